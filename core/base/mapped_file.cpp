@@ -1,0 +1,60 @@
+#include "core/base/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace luna {
+namespace {
+
+Error system_error(const std::filesystem::path& path, int error) {
+  const Code code = error == ENOENT ? Code::not_found : Code::io;
+  return Error{code, path.string() + ": " + std::strerror(error)};
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return system_error(path, errno);
+  struct stat info {};
+  if (fstat(fd, &info) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return system_error(path, error);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(fd);
+    return Error{Code::invalid_argument, path.string() + ": not a regular file"};
+  }
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size == 0) {
+    ::close(fd);
+    return MappedFile(nullptr, 0);
+  }
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (data == MAP_FAILED) return system_error(path, error);
+  return MappedFile(static_cast<const std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace luna

@@ -1,0 +1,18 @@
+# luna_add_plugin(<name> SOURCES <file>... [LIBS <target>...])
+# Builds <name>.so: hidden visibility, one exported symbol by version script, no unique symbols.
+set(LUNA_PLUGIN_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+function(luna_add_plugin name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} MODULE ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE luna::sdk ${arg_LIBS})
+  if(TARGET luna::options)
+    target_link_libraries(${name} PRIVATE luna::options)
+  endif()
+  set_target_properties(${name} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${name} PRIVATE -fno-gnu-unique)
+  if(DEFINED LUNA_PLUGIN_OUTPUT_DIRECTORY)
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${LUNA_PLUGIN_OUTPUT_DIRECTORY}")
+  endif()
+  target_link_options(${name} PRIVATE -Wl,--version-script=${LUNA_PLUGIN_CMAKE_DIR}/plugin.map -Wl,-z,now)
+endfunction()
