@@ -18,7 +18,8 @@ class BoundedQueue {
   /// capacity   rounded up to a power of two
   explicit BoundedQueue(std::size_t capacity)
       : mask_(std::bit_ceil(capacity < 2 ? 2 : capacity) - 1), cells_(new Cell[mask_ + 1]) {
-    for (std::size_t i = 0; i <= mask_; ++i) cells_[i].sequence.store(i, std::memory_order_relaxed);
+    for (std::size_t i = 0; i <= mask_; ++i)
+      cells_[i].sequence.store(i, std::memory_order_relaxed);
   }
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;

@@ -1,13 +1,13 @@
 #include "core/base/clock.hpp"
 
+#include "core/base/assert.hpp"
+
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
-
-#include "core/base/assert.hpp"
+#include <unistd.h>
 
 namespace luna {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 // A step of a small model ends within this time; sleeping and waking costs about as much.
 constexpr std::chrono::microseconds kSpin{20};
 
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
+void futex_wait(std::atomic<std::uint32_t>& word,
+                std::uint32_t expected,
                 std::optional<Nanoseconds> timeout) {
   timespec spec{};
   if (timeout) {
@@ -37,7 +38,9 @@ void WakeSignal::set() {
   if (sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake(pending_);
 }
 
-Nanoseconds RealClock::now() const { return std::chrono::steady_clock::now() - start_; }
+Nanoseconds RealClock::now() const {
+  return std::chrono::steady_clock::now() - start_;
+}
 
 void RealClock::wait(WakeSignal& signal, std::optional<Nanoseconds> deadline) {
   const Nanoseconds spin_end = now() + kSpin;

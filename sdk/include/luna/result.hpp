@@ -29,16 +29,26 @@ enum class Code : std::int32_t {
 /// The name of a code as it stands in messages and logs.
 constexpr std::string_view code_name(Code code) {
   switch (code) {
-    case Code::invalid_argument: return "invalid_argument";
-    case Code::not_found: return "not_found";
-    case Code::corrupt: return "corrupt";
-    case Code::unsupported: return "unsupported";
-    case Code::exhausted: return "exhausted";
-    case Code::unavailable: return "unavailable";
-    case Code::cancelled: return "cancelled";
-    case Code::timeout: return "timeout";
-    case Code::io: return "io";
-    case Code::internal: return "internal";
+    case Code::invalid_argument:
+      return "invalid_argument";
+    case Code::not_found:
+      return "not_found";
+    case Code::corrupt:
+      return "corrupt";
+    case Code::unsupported:
+      return "unsupported";
+    case Code::exhausted:
+      return "exhausted";
+    case Code::unavailable:
+      return "unavailable";
+    case Code::cancelled:
+      return "cancelled";
+    case Code::timeout:
+      return "timeout";
+    case Code::io:
+      return "io";
+    case Code::internal:
+      return "internal";
   }
   return "internal";
 }
@@ -121,16 +131,17 @@ class [[nodiscard]] Result<void> {
 
 /// LUNA_TRY(expr): returns the error of a Result<void>.
 /// LUNA_TRY(auto value, expr): declares `value` from a Result<T>, or returns its error.
-#define LUNA_TRY_1(expr)                                                                  \
-  do {                                                                                    \
-    if (auto luna_try_result = (expr); !luna_try_result) [[unlikely]]                     \
-      return std::move(luna_try_result).error();                                          \
+#define LUNA_TRY_1(expr)                                              \
+  do {                                                                \
+    if (auto luna_try_result = (expr); !luna_try_result) [[unlikely]] \
+      return std::move(luna_try_result).error();                      \
   } while (false)
 #define LUNA_TRY_2(declaration, expr) \
   LUNA_TRY_NAMED(LUNA_CONCAT(luna_try_, __LINE__), declaration, expr)
-#define LUNA_TRY_NAMED(name, declaration, expr)               \
-  auto name = (expr);                                         \
-  if (!name) [[unlikely]] return std::move(name).error();     \
+#define LUNA_TRY_NAMED(name, declaration, expr) \
+  auto name = (expr);                           \
+  if (!name) [[unlikely]]                       \
+    return std::move(name).error();             \
   declaration = std::move(name).value()
 #define LUNA_TRY_PICK(_1, _2, pick, ...) pick
 #define LUNA_TRY(...) LUNA_TRY_PICK(__VA_ARGS__, LUNA_TRY_2, LUNA_TRY_1)(__VA_ARGS__)

@@ -1,0 +1,130 @@
+/* Kind "backend": devices, their memory and weights, and op programs compiled for them.
+ *
+ * Core opens devices, hands over weights in the canonical layout (abi/quant.h), compiles programs,
+ * and then calls submit once a device and step. A device owns its threads or streams. */
+#ifndef LUNA_ABI_BACKEND_H
+#define LUNA_ABI_BACKEND_H
+
+#include <luna/abi/op_program.h>
+#include <luna/abi/quant.h>
+#include <luna/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct luna_device_info {
+  uint32_t struct_size;
+  uint32_t index;
+  uint64_t memory_bytes_total;
+  uint64_t memory_bytes_free;
+  uint32_t n_threads_max;  /* CPU: usable hardware threads; others 0 */
+  uint32_t numerics;       /* bit 1 << LUNA_NUMERICS_x for each class it computes */
+  uint32_t kv_dtypes;      /* bit 1 << LUNA_DTYPE_x for each KV type */
+  uint32_t pad;
+  char name[64];           /* "AMD EPYC ..." */
+  char detail[128];        /* "avx512-vnni, 2 threads" */
+} luna_device_info;
+
+typedef struct luna_device_open {
+  uint32_t struct_size;
+  uint32_t index;          /* a number per backend; CPU devices may be opened any number of times */
+  uint64_t memory_bytes;   /* budget; allocations beyond it are LUNA_EXHAUSTED */
+  uint32_t n_threads;      /* CPU: worker threads; 0: one per usable hardware thread */
+  uint32_t first_cpu;      /* CPU: position in the process's affinity mask of the first thread's
+                              core; positions wrap around */
+} luna_device_open;
+
+/* One whole KV block (all layers of the program), copied before the step reads it. */
+typedef struct luna_kv_copy {
+  uint32_t from_block;
+  uint32_t to_block;
+} luna_kv_copy;
+
+#define LUNA_OUT_LOGITS 1u      /* out_flags: this row's full logits must reach host memory */
+#define LUNA_OUT_CANDIDATES 2u  /* out_flags: this row's candidates must reach host memory */
+
+typedef struct luna_bind {
+  uint32_t slot;
+  uint32_t pad;
+  uint64_t buffer;         /* handle from alloc(); COMM: 0 */
+  const void* comm;        /* COMM: the luna_comm */
+} luna_bind;
+
+typedef struct luna_step_result {
+  uint32_t struct_size;
+  luna_status status;
+  uint64_t busy_ns;        /* inside ops, waits for peers excluded */
+  uint64_t wait_ns;        /* waiting for peers */
+  const char* message;     /* what failed, or "" ; valid during the callback */
+} luna_step_result;
+
+/* The inputs of one step. Everything stays valid and unchanged until `done` is called. */
+typedef struct luna_step {
+  uint32_t struct_size;
+  uint32_t n_rows;         /* token rows, >= 1 */
+  uint32_t n_seqs;
+  uint32_t n_out_rows;
+  const uint32_t* token_ids;    /* [n_rows] */
+  const uint32_t* positions;    /* [n_rows] */
+  const uint32_t* seq_first_row; /* [n_seqs + 1]: rows of sequence s are [s] .. [s + 1] */
+  const uint32_t* block_tables; /* [n_seqs, block_table_stride]: KV block of position p is p / block_tokens */
+  uint32_t block_table_stride;
+  uint32_t n_kv_copies;
+  const luna_kv_copy* kv_copies;
+  const uint32_t* out_rows;     /* [n_out_rows], ascending */
+  const uint32_t* out_flags;    /* [n_out_rows]: LUNA_OUT_* */
+  const luna_bind* binds;
+  uint32_t n_binds;
+  uint32_t pad;
+  /* Called once, from any thread, after the last op (or the failure). */
+  void (*done)(void* context, const luna_step_result*);
+  void* done_context;
+} luna_step;
+
+#define LUNA_BUFFER_KV 1u     /* device memory, zeroed */
+#define LUNA_BUFFER_OUT 2u    /* host memory the device can write; *host is its address */
+
+typedef struct luna_backend_if {
+  luna_if head;
+  /* Device i; LUNA_END past the last. [main] */
+  luna_status (*device_info)(void* self, uint32_t i, luna_device_info*);
+  luna_status (*open)(void* self, const luna_device_open*, void** device, luna_err*);   /* [main] */
+  /* Stops the device's threads; no step is running. [main] */
+  void (*close)(void* device);
+
+  /* Bytes the device will use, so that core can plan before it allocates. Pure. [any] */
+  luna_status (*weight_bytes)(void* device, const luna_weight_desc*, uint32_t numerics,
+                              uint64_t* bytes, luna_err*);
+  luna_status (*scratch_bytes)(void* device, const luna_program*, uint64_t* bytes, luna_err*);
+  luna_status (*kv_block_bytes)(void* device, const luna_kv_layout*, uint64_t* bytes, luna_err*);
+
+  /* per_op[i] = 1 if op i of the program can run here; err names the first that cannot. [any] */
+  luna_status (*supports)(void* device, const luna_program*, uint8_t* per_op, luna_err*);
+
+  /* A weight: begin, rows in ranges whose first row is a multiple of 64 (in parallel), end.
+   * The planes are not read after the call. */
+  luna_status (*weight_begin)(void* device, const luna_weight_desc*, uint32_t numerics,
+                              uint64_t* weight, luna_err*);                             /* [main] */
+  luna_status (*weight_rows)(void* device, uint64_t weight, const luna_weight_rows*, luna_err*); /* [load] */
+  luna_status (*weight_end)(void* device, uint64_t weight, luna_err*);                  /* [main] */
+  void (*weight_free)(void* device, uint64_t weight);                                  /* [main] */
+
+  luna_status (*alloc)(void* device, uint32_t kind, uint64_t bytes, uint64_t* buffer, void** host,
+                       luna_err*);                                                     /* [main] */
+  void (*free_buffer)(void* device, uint64_t buffer);                                  /* [main] */
+
+  /* weights[slot.index] is the handle behind a WEIGHT slot. The program may go after the call. [main] */
+  luna_status (*compile)(void* device, const luna_program*, const uint64_t* weights,
+                         uint32_t n_weights, void** executable, luna_err*);
+  void (*release)(void* executable);                                                   /* [main] */
+
+  /* Starts one step and returns at once; one step at a time per device (a second one queues behind
+   * it, in order). An error here means that `done` will not be called. [step] */
+  luna_status (*submit)(void* executable, const luna_step*, luna_err*);
+} luna_backend_if;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

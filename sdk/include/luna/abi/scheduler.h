@@ -1,0 +1,134 @@
+/* Kind "scheduler": chooses one step's work from a snapshot of the engine's own tables.
+ *
+ * The engine owns queues, KV blocks, token accounting and cancellation; a policy orders and sizes
+ * work. Every action is checked before it is carried out; an illegal plan is reported with its row.
+ * Determinism (LUNA_PLUGIN_DETERMINISTIC): a plan is a function of the instance's state, the
+ * snapshot and the host's seeded streams; no clocks, threads, addresses or hash order. */
+#ifndef LUNA_ABI_SCHEDULER_H
+#define LUNA_ABI_SCHEDULER_H
+
+#include <luna/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* States of a request's row. */
+#define LUNA_REQ_WAITING 0u   /* not started, or pre-empted: holds no KV */
+#define LUNA_REQ_PREFILL 1u   /* holds KV, prompt not finished */
+#define LUNA_REQ_DECODE 2u    /* one token a step */
+
+/* One request (one sequence of it). Rows stand in order of arrival; index = row. */
+typedef struct luna_req_row {
+  uint64_t id;             /* stable, increasing with arrival */
+  uint64_t arrival_ns;
+  uint64_t deadline_ns;    /* 0: none */
+  uint32_t state;          /* LUNA_REQ_* */
+  int32_t priority;        /* higher runs first */
+  uint32_t tenant;         /* small number of the API key; 0: none */
+  uint32_t stage;          /* index into the pipeline */
+  uint32_t device;         /* first device of the group it runs on */
+  uint32_t n_prompt;       /* tokens to prefill: prompt, and after a pre-emption the tokens so far */
+  uint32_t n_computed;     /* tokens whose KV is there */
+  uint32_t n_cached;       /* tokens of the prompt that came from the prefix cache */
+  uint32_t n_generated;
+  uint32_t n_generated_max;
+  uint32_t n_kv_blocks;    /* held now */
+  uint32_t n_preempted;    /* times pre-empted */
+} luna_req_row;
+
+/* One device. */
+typedef struct luna_device_row {
+  uint32_t device;
+  uint32_t group;              /* pipeline group: devices that hold one copy of a model together */
+  uint64_t kv_bytes_free;
+  uint64_t kv_bytes_total;
+  uint32_t n_kv_blocks_free;   /* of the tightest device of the group */
+  uint32_t n_kv_blocks_total;
+  float busy_ratio;            /* share of the last interval inside op programs */
+  uint32_t n_queued;           /* requests waiting for this group */
+  uint64_t latency_ns_p95;     /* moving, over its last 10 requests; 0: none yet */
+  float step_ns_fixed;         /* fitted cost of a step: fixed + per row + per KV token read */
+  float step_ns_per_row;
+  float step_ns_per_kv_token;
+  uint32_t reserved;
+} luna_device_row;
+
+typedef struct luna_link_row {
+  uint32_t from, to;
+  uint64_t latency_ns;
+  double bytes_per_ns;
+} luna_link_row;
+
+/* A part of a sequence's KV on a device. Empty until sequences are sliced. */
+typedef struct luna_slice_row {
+  uint32_t row;
+  uint32_t device;
+  uint32_t first_token;
+  uint32_t n_tokens;
+} luna_slice_row;
+
+/* The engine's own tables, for the duration of the call. Rows are read with their stride. */
+typedef struct luna_snapshot {
+  uint32_t struct_size;
+  uint32_t req_stride, device_stride, link_stride, slice_stride;
+  uint32_t n_reqs, n_devices, n_links, n_slices;
+  uint32_t n_rows_max;       /* tokens that one step may compute, all requests together */
+  uint32_t n_seqs_max;       /* requests that one step may run */
+  uint32_t kv_block_tokens;
+  uint64_t step;             /* number of this step */
+  uint64_t now_ns;
+  const luna_req_row* reqs;
+  const luna_device_row* devices;
+  const luna_link_row* links;
+  const luna_slice_row* slices;
+} luna_snapshot;
+
+/* What to do with a row. */
+#define LUNA_VERB_RUN 1u      /* compute n_tokens of it in this step (1 for a decoding row) */
+#define LUNA_VERB_ASSIGN 2u   /* give a waiting row to the group of `device` */
+#define LUNA_VERB_SLICE 3u    /* put tokens [first_token, +n_tokens) of its KV on `device` */
+#define LUNA_VERB_MOVE 4u     /* move it (arg 0) or its stage `arg` to `device` */
+#define LUNA_VERB_PREEMPT 5u  /* free its KV; it waits and is recomputed */
+#define LUNA_VERB_REJECT 6u   /* end it with an error */
+#define LUNA_VERB_ROLE 7u     /* weight of role `row` on `device` is arg / 1000 */
+
+/* Why. Codes below 256 are common; a policy may use its own from 256 on. */
+#define LUNA_REASON_ORDER 0u        /* its turn */
+#define LUNA_REASON_MEMORY_HIGH 1u
+#define LUNA_REASON_MEMORY_LOW 2u
+#define LUNA_REASON_QUEUE_LONG 3u
+#define LUNA_REASON_IDLE 4u
+#define LUNA_REASON_DEADLINE 5u
+#define LUNA_REASON_PRIORITY 6u
+
+typedef struct luna_action {
+  uint32_t row;
+  uint16_t verb;
+  uint16_t reason;
+  uint32_t device;
+  uint32_t first_token;
+  uint32_t n_tokens;
+  uint32_t arg;
+} luna_action;
+
+/* The answer: core's memory. Actions are carried out in their order. */
+typedef struct luna_plan {
+  uint32_t struct_size;
+  uint32_t n_actions_max;
+  uint32_t n_actions;
+  uint32_t reserved;
+  luna_action* actions;  /* [n_actions_max] */
+  uint64_t wake_at_ns;   /* plan again then even if nothing happens; 0: no need */
+} luna_plan;
+
+typedef struct luna_scheduler_if {
+  luna_if head;
+  /* Once a step. Allocates nothing after its first calls. [step] */
+  luna_status (*plan)(void* self, const luna_snapshot*, luna_plan*, luna_err*);
+} luna_scheduler_if;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,118 @@
+/* Kind "transport": moves bytes between devices, in this process or others.
+ *
+ * Core exchanges the address blobs. connect never blocks (LUNA_AGAIN: call again); post takes a
+ * batch; poll never blocks. Communication inside a step goes through the optional extension
+ * "luna.ext.collective/0", whose communicators are bound to op programs and called by the devices'
+ * executors, never by core. */
+#ifndef LUNA_ABI_TRANSPORT_H
+#define LUNA_ABI_TRANSPORT_H
+
+#include <luna/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LUNA_MEM_HOST 1u
+#define LUNA_MEM_PINNED 2u
+#define LUNA_MEM_DEVICE 4u
+
+typedef struct luna_mem {
+  uint32_t kind;        /* LUNA_MEM_* */
+  uint32_t device;
+  void* ptr;
+  uint64_t n_bytes;
+  int32_t dmabuf_fd;    /* -1: none */
+  uint32_t pad;
+} luna_mem;
+
+typedef struct luna_transport_caps {
+  uint32_t struct_size;
+  uint32_t mem_kinds;   /* LUNA_MEM_* it can move, or-ed */
+  uint64_t message_bytes_max;
+  uint64_t latency_ns;
+  double bytes_per_ns;
+} luna_transport_caps;
+
+#define LUNA_XFER_SEND 1u   /* from registered memory to a peer's matching RECV of the same tag */
+#define LUNA_XFER_RECV 2u
+
+typedef struct luna_xfer {
+  uint32_t verb;
+  uint32_t peer;
+  uint32_t tag;
+  uint32_t flags;
+  uint64_t key;         /* registered memory */
+  uint64_t offset;
+  uint64_t n_bytes;
+  uint64_t cookie;      /* comes back in luna_xfer_done */
+} luna_xfer;
+
+typedef struct luna_xfer_done {
+  uint64_t cookie;
+  luna_status status;
+  uint32_t pad;
+  uint64_t n_bytes;
+} luna_xfer_done;
+
+#define LUNA_ADDRESS_BYTES_MAX 256u
+
+typedef struct luna_transport_if {
+  luna_if head;
+  luna_status (*caps)(void* self, luna_transport_caps*);                        /* [any] */
+  /* This endpoint's address, at most LUNA_ADDRESS_BYTES_MAX bytes. [main] */
+  luna_status (*address)(void* self, uint8_t* blob, uint32_t* n_bytes);
+  /* LUNA_AGAIN until the peer is there; then *peer is its number. [io] */
+  luna_status (*connect)(void* self, const uint8_t* blob, uint32_t n_bytes, uint32_t* peer,
+                         luna_err*);
+  luna_status (*register_memory)(void* self, const luna_mem*, uint64_t* key, luna_err*); /* [io] */
+  void (*deregister_memory)(void* self, uint64_t key);                          /* [io] */
+  /* Expected time of a transfer; pure. [any] */
+  uint64_t (*estimate_ns)(void* self, uint32_t peer, uint64_t n_bytes);
+  /* Starts n transfers; LUNA_EXHAUSTED: none was started, poll first. [io] */
+  luna_status (*post)(void* self, const luna_xfer*, uint32_t n, luna_err*);
+  /* Up to n_max finished transfers. [io] */
+  luna_status (*poll)(void* self, luna_xfer_done*, uint32_t n_max, uint32_t* n);
+  void (*drop_peer)(void* self, uint32_t peer);                                 /* [io] */
+} luna_transport_if;
+
+/* ---- extension: communication inside a step -------------------------------------------------- */
+#define LUNA_EXT_COLLECTIVE "luna.ext.collective/0"
+
+#define LUNA_REDUCE_SUM_F32 1u
+
+/* One rank's end of a communicator. Calls are made by one device's executor, one at a time; they
+ * wait for the peer and return LUNA_CANCELLED once the communicator is aborted. [step] */
+typedef struct luna_comm {
+  uint32_t struct_size;
+  uint32_t rank;
+  uint32_t n_ranks;
+  uint32_t pad;
+  void* self;
+  luna_status (*send)(void* self, uint32_t peer, uint32_t tag, const void* data, uint64_t n_bytes);
+  luna_status (*recv)(void* self, uint32_t peer, uint32_t tag, void* data, uint64_t n_bytes);
+  luna_status (*all_reduce)(void* self, const void* in, void* out, uint64_t n, uint32_t op);
+} luna_comm;
+
+typedef struct luna_comm_open {
+  uint32_t struct_size;
+  uint32_t rank;
+  uint32_t n_ranks;
+  uint32_t pad;
+  uint64_t message_bytes_max;
+  luna_str group;       /* ranks that name the same group meet */
+} luna_comm_open;
+
+typedef struct luna_collective_if {
+  uint32_t struct_size;
+  uint32_t pad;
+  luna_status (*open)(void* self, const luna_comm_open*, const luna_comm** comm, luna_err*); /* [main] */
+  /* Wakes every rank of the communicator's group with LUNA_CANCELLED, now and later. [any] */
+  void (*abort)(void* self, const luna_comm* comm);
+  void (*close)(void* self, const luna_comm* comm);                            /* [main] */
+} luna_collective_if;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
