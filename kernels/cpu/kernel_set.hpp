@@ -1,0 +1,273 @@
+// The CPU kernels: a table of functions per instruction set, all with the same bits.
+//
+// Every function works on caller's memory, allocates nothing, reports nothing: its preconditions
+// are named here and checked where a program is compiled. All floating-point kernels need the
+// thread's float mode (see set_thread_float_mode). Pointers named `scratch` are 64-byte aligned and
+// belong to the calling thread. Functions may run in parallel on disjoint outputs.
+#pragma once
+
+#include "kernels/cpu/arithmetic.hpp"
+#include "kernels/cpu/weights.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace luna::kernels {
+
+// ---- Activations
+// ---------------------------------------------------------------------------------
+
+/// Rows quantized for integer dot products, in memory placed by place_quantized_rows().
+struct QuantizedRows {
+  std::int64_t n_rows = 0;
+  std::int64_t k = 0;      // a multiple of 32
+  std::int64_t group = 0;  // columns of a scale; the last group may be shorter
+  int bits = 0;            // 12, 11 or 10
+  std::int64_t n_groups = 0;
+  std::int64_t code_stride = 0;    // elements between rows of codes
+  std::int64_t group_stride = 0;   // elements between rows of scale and scaled_sum
+  std::int64_t sum_stride = 0;     // elements between rows of sums16
+  std::int16_t* codes = nullptr;   // [n_rows, k]
+  float* scale = nullptr;          // [n_rows, n_groups]  s
+  float* scaled_sum = nullptr;     // [n_rows, n_groups]  float(sum of codes) * s
+  std::int32_t* sums16 = nullptr;  // [n_rows, k / 16]    sums of 16 codes; only for group == 256
+};
+/// Bytes that n_rows quantized rows take, a multiple of 64.
+std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group);
+/// Lays quantized rows out in `memory` (64-byte aligned); writes none of it.
+QuantizedRows place_quantized_rows(
+    void* memory, std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits);
+
+/// Rows rounded to BF16 for dense weights, kept as FP32 values; padded with zeros to k_padded.
+struct DenseRows {
+  std::int64_t n_rows = 0;
+  std::int64_t k = 0;
+  std::int64_t k_padded = 0;  // k rounded up to 32
+  std::int64_t stride = 0;    // elements between rows
+  float* values = nullptr;    // [n_rows, k_padded]
+};
+std::size_t dense_rows_bytes(std::int64_t n_rows, std::int64_t k);
+DenseRows place_dense_rows(void* memory, std::int64_t n_rows, std::int64_t k);
+
+// ---- Linear
+// --------------------------------------------------------------------------------------
+
+/// One call of linear: y[row, column] for rows [first_row, first_row + n_rows) and strips
+/// [first_strip, first_strip + n_strips) of the weight. Threads share a product by strips (or
+/// rows).
+struct LinearArgs {
+  const PackedForm* form = nullptr;
+  const std::byte* packed = nullptr;
+  const QuantizedRows* quantized = nullptr;  // exactly one of the two, by form->activation_bits
+  const DenseRows* dense = nullptr;
+  std::int64_t first_row = 0;
+  std::int64_t n_rows = 0;
+  std::int64_t first_strip = 0;
+  std::int64_t n_strips = 0;
+  float* y = nullptr;         // [rows of the activations, form.n_rows]; element (0, 0)
+  std::int64_t y_stride = 0;  // elements between rows
+  void* scratch = nullptr;    // linear_scratch_bytes(*form)
+};
+std::size_t linear_scratch_bytes(const PackedForm& form);
+
+// ---- Attention
+// -----------------------------------------------------------------------------------
+
+/// A KV block of one layer: per KV head K as [tokens / 16][head_dim / 2][16 tokens][2], then V as
+/// [tokens / 2][head_dim][2], all BF16. Heads follow each other.
+struct KvShape {
+  int n_kv_heads = 0;
+  int head_dim = 0;      // a multiple of 32, at most 256
+  int block_tokens = 0;  // a power of two in 32..256
+};
+constexpr std::size_t kv_head_bytes(const KvShape& shape) {
+  return std::size_t{4} * static_cast<std::size_t>(shape.block_tokens) *
+         static_cast<std::size_t>(shape.head_dim);
+}
+/// Bytes of a block of one layer.
+constexpr std::size_t kv_block_bytes(const KvShape& shape) {
+  return kv_head_bytes(shape) * static_cast<std::size_t>(shape.n_kv_heads);
+}
+
+/// The KV of one sequence and layer: block i of the sequence lies at base + table[i] * stride.
+struct KvView {
+  KvShape shape;
+  std::byte* base = nullptr;  // 64-byte aligned, and so is the stride
+  std::size_t block_stride_bytes = 0;
+  const std::uint32_t* table = nullptr;
+};
+
+/// Writes one row's rotated K and V into its slot, rounded to BF16.
+struct KvWriteArgs {
+  KvView kv;
+  std::int64_t position = 0;
+  const float* k = nullptr;  // [n_kv_heads, head_dim]
+  const float* v = nullptr;  // [n_kv_heads, head_dim]
+};
+
+/// Attention of consecutive rows of one sequence, for the query heads of one KV head.
+/// Row i stands at first_position + i and sees positions max(0, own - window + 1) .. own.
+struct AttendArgs {
+  KvView kv;
+  int kv_head = 0;
+  int group_heads = 0;  // query heads of a KV head, 1..16
+  std::int64_t first_position = 0;
+  std::int64_t n_rows = 0;
+  std::int64_t window = 0;    // 0: all positions
+  float scale = 1.0F;         // multiplies the FP32 score
+  float softcap = 0.0F;       // 0: none
+  const float* q = nullptr;   // row 0's [group_heads, head_dim], rotated
+  std::int64_t q_stride = 0;  // elements between rows
+  float* out = nullptr;       // row 0's [group_heads, head_dim]
+  std::int64_t out_stride = 0;
+  float* log_sum_exp = nullptr;  // [n_rows, group_heads] or null
+  void* scratch = nullptr;       // attend_scratch_bytes(head_dim)
+};
+std::size_t attend_scratch_bytes(int head_dim);
+
+/// A state of attention over some positions: [max, sum, out[head_dim]], padded to
+/// state_floats(head_dim). A state without positions has sum == 0 and is never read further.
+constexpr std::int64_t state_floats(int head_dim) {
+  return head_dim + 16;
+}
+
+/// A node of the canonical tree over partition numbers.
+struct TreeNode {
+  std::int32_t level = 0;
+  std::int32_t index = 0;
+};
+
+/// attend_partial: the states of the canonical nodes that cover partitions [first_partition,
+/// first_partition + n_partitions). Rows see what attend() lets them see of these positions.
+struct AttendPartialArgs {
+  AttendArgs attend;  // out and log_sum_exp are not used
+  std::int64_t first_partition = 0;
+  std::int64_t n_partitions = 0;
+  float* states = nullptr;  // [n_nodes, n_rows, group_heads, state_floats(head_dim)]
+};
+/// The nodes of a range of partitions, ascending; at most kTreeNodesMax. Returns their number.
+inline constexpr int kTreeNodesMax = 64;
+int cover_partitions(std::int64_t first_partition, std::int64_t n_partitions, TreeNode* nodes);
+
+/// merge_partials: joins states of ascending, adjacent nodes and writes one row's head.
+struct MergeArgs {
+  int head_dim = 0;
+  int n_nodes = 0;                       // at most kTreeNodesMax
+  const TreeNode* nodes = nullptr;       // [n_nodes]
+  const float* const* states = nullptr;  // [n_nodes] -> [state_floats(head_dim)]
+  float* out = nullptr;                  // [head_dim]; zero if no node has a position
+  float* log_sum_exp = nullptr;          // one value, or null
+  void* scratch = nullptr;               // attend_scratch_bytes(head_dim)
+};
+
+// ---- Small operations
+// ----------------------------------------------------------------------------
+
+enum class RopeStyle : std::uint8_t { interleaved, halves };
+/// Rotates the leading n_rot elements of each head of one row; x -> y, in place allowed.
+struct RopeArgs {
+  RopeStyle style = RopeStyle::interleaved;
+  int n_heads = 0;
+  int head_dim = 0;
+  int n_rot = 0;                  // even
+  const float* cosine = nullptr;  // [n_rot / 2], of the row's position, magnitude included
+  const float* sine = nullptr;    // [n_rot / 2]
+  const float* x = nullptr;       // [n_heads, head_dim]
+  float* y = nullptr;
+};
+
+struct LayerNormArgs {
+  const float* x = nullptr;       // [n]
+  const float* weight = nullptr;  // [n]
+  const float* bias = nullptr;    // [n]
+  std::int64_t n = 0;
+  float eps = 0.0F;
+  float* y = nullptr;  // [n]
+};
+
+enum class Activation : std::uint8_t { silu, gelu_tanh };
+
+struct Candidate {
+  float logit;
+  std::uint32_t id;
+};
+inline constexpr int kCandidatesMax = 256;
+/// What one chunk of kLogitsChunk logits contributes: sum of exp(logit - max) and the k largest.
+struct LogitsState {
+  float max;
+  float sum;
+  std::int32_t n_candidates;
+  std::int32_t pad;
+  Candidate candidates[kCandidatesMax];  // largest first, ties to the lowest id
+};
+
+// ---- The table
+// -----------------------------------------------------------------------------------
+
+enum class Isa : std::uint8_t { portable, avx2, avx512 };
+
+struct KernelSet {
+  Isa isa;
+  const char* name;
+
+  /// Quantizes x[n_rows, k] into rows [first_row, ..) of *out. Non-finite input: scale NaN,
+  /// codes 0.
+  void (*quantize_rows)(const float* x,
+                        std::int64_t x_stride,
+                        std::int64_t first_row,
+                        std::int64_t n_rows,
+                        const QuantizedRows* out);
+  /// Rounds x[n_rows, k] to BF16 values in rows [first_row, ..) of *out.
+  void (*round_rows)(const float* x,
+                     std::int64_t x_stride,
+                     std::int64_t first_row,
+                     std::int64_t n_rows,
+                     const DenseRows* out);
+  /// y = x W^T. Columns of the last strip beyond the weight's rows are not written.
+  void (*linear)(const LinearArgs& args);
+  /// y[n_cols] = row `row` of a packed weight as FP32: fma(scale, q, offset).
+  void (*unpack_row)(const PackedForm& form, const std::byte* packed, std::int64_t row, float* y);
+
+  void (*kv_write)(const KvWriteArgs& args);
+  void (*attend)(const AttendArgs& args);
+  void (*attend_partial)(const AttendPartialArgs& args);
+  void (*merge_partials)(const MergeArgs& args);
+
+  /// y = (x * (1 / sqrt(sum(x^2) / n + eps))) * w; in place allowed.
+  void (*rms_norm)(const float* x, const float* w, std::int64_t n, float eps, float* y);
+  /// y = fma((x - mean) * (1 / sqrt(var + eps)), w, b); in place allowed.
+  void (*layer_norm)(const LayerNormArgs& args);
+  void (*rope)(const RopeArgs& args);
+  /// y = act(gate) * up; in place allowed.
+  void (*act_mul)(Activation kind, const float* gate, const float* up, std::int64_t n, float* y);
+  void (*add)(const float* a, const float* b, std::int64_t n, float* y);
+  void (*scale)(const float* x, float factor, std::int64_t n, float* y);
+  /// y = cap * tanh(x / cap)
+  void (*softcap)(const float* x, float cap, std::int64_t n, float* y);
+  /// y = exp(x), the shared polynomial.
+  void (*exp)(const float* x, std::int64_t n, float* y);
+  /// Rounds to BF16, nearest even.
+  void (*round_bf16)(const float* x, std::int64_t n, std::uint16_t* y);
+
+  /// State of logits[first_id, first_id + n) of a row: a chunk, n <= kLogitsChunk. NaN never wins.
+  void (*logits_chunk)(const float* row, std::uint32_t first_id, int n, int k, LogitsState* out);
+};
+
+/// Joins the states of a row's chunks, ascending. candidates[k]; returns how many were found and
+/// writes the row's log-sum-exp.
+int merge_logits(
+    const LogitsState* chunks, int n_chunks, int k, Candidate* candidates, float* log_sum_exp);
+
+/// The set of one instruction set, or null where this CPU (or build) lacks it.
+const KernelSet* kernel_set(Isa isa);
+/// The best set of this CPU, or the one that the environment variable LUNA_ISA names (portable,
+/// avx2, avx512) if the CPU has it. Decided once. [any]
+const KernelSet& select_kernels();
+
+/// Sets this thread's MXCSR to what the contract needs: nearest even, denormals are zero on both
+/// sides, exceptions masked. Every thread that runs kernels calls it once.
+void set_thread_float_mode();
+/// Whether the calling thread's mode is right: asserted at the start of a step.
+bool float_mode_is_right();
+
+}  // namespace luna::kernels
