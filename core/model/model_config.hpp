@@ -9,16 +9,16 @@ namespace luna::model {
 
 /// How rotary positions are computed.
 struct RopeConfig {
-  bool interleaved = true;            ///< pairs (2p, 2p+1); otherwise (p, p + n_rot/2)
-  std::uint32_t n_rot = 0;            ///< elements of a head that are rotated
+  bool interleaved = true;  ///< pairs (2p, 2p+1); otherwise (p, p + n_rot/2)
+  std::uint32_t n_rot = 0;  ///< elements of a head that are rotated
   double base = 10000.0;
-  double magnitude = 1.0;             ///< factor on sine and cosine (YaRN)
-  std::vector<double> frequencies;    ///< [n_rot / 2], scaling already applied: radians per position
+  double magnitude = 1.0;           ///< factor on sine and cosine (YaRN)
+  std::vector<double> frequencies;  ///< [n_rot / 2], scaling already applied: radians per position
 };
 
 struct ModelConfig {
-  std::string architecture;           ///< "llama"
-  std::string name;                   ///< general.name, for people
+  std::string architecture;  ///< "llama"
+  std::string name;          ///< general.name, for people
   std::uint32_t hidden_size = 0;
   std::uint32_t n_layers = 0;
   std::uint32_t n_heads = 0;
@@ -26,10 +26,10 @@ struct ModelConfig {
   std::uint32_t head_dim = 0;
   std::uint32_t ffn_size = 0;
   std::uint32_t vocab_size = 0;
-  std::uint32_t context_length = 0;   ///< positions the model was trained for
+  std::uint32_t context_length = 0;  ///< positions the model was trained for
   float norm_eps = 0.0F;
   float attention_scale = 0.0F;
-  bool tied_head = false;             ///< the head reads the embedding's weight
+  bool tied_head = false;  ///< the head reads the embedding's weight
   RopeConfig rope;
 };
 

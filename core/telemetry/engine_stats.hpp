@@ -1,0 +1,82 @@
+// What the engine counts. Written by the engine thread with relaxed stores, read by whoever
+// scrapes; nothing here costs a step a lock or an allocation.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+namespace luna::telemetry {
+
+/// A histogram with fixed upper bounds; one writer, any readers.
+template <std::size_t N>
+class Histogram {
+ public:
+  explicit constexpr Histogram(const std::array<double, N>& upper_bounds) : bounds_(upper_bounds) {}
+
+  /// One writer.
+  void observe(double value) {
+    std::size_t i = 0;
+    while (i < N && value > bounds_[i])
+      ++i;
+    bump(counts_[i], std::uint64_t{1});
+    sum_.store(sum_.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::span<const double> bounds() const { return bounds_; }
+  /// Observations in bucket i (not cumulative); i == N: above the last bound.
+  [[nodiscard]] std::uint64_t count(std::size_t i) const {
+    return counts_[i].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] double sum() const { return sum_.load(std::memory_order_relaxed); }
+
+ private:
+  static void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
+    counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+  std::array<double, N> bounds_;
+  std::array<std::atomic<std::uint64_t>, N + 1> counts_{};
+  std::atomic<double> sum_{0.0};
+};
+
+/// Seconds, 1 - 2.5 - 5 a decade from 1 ms to 500 s: first token, whole request, queue.
+inline constexpr std::array<double, 18> kRequestSeconds = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500};
+/// Seconds, from 0.5 ms to 5 s: gaps between tokens, steps.
+inline constexpr std::array<double, 13> kStepSeconds = {
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5};
+
+/// Why a request ended; the values of the label `code`.
+enum class EndCode : std::uint8_t { ok, length, cancelled, rejected, client_error, server_error };
+inline constexpr std::size_t kEndCodes = 6;
+
+/// One model's counters and gauges. [engine] writes, [any] reads.
+struct EngineStats {
+  using Counter = std::atomic<std::uint64_t>;
+
+  Counter n_running{0};
+  Counter n_waiting{0};
+  std::array<Counter, kEndCodes> n_ended{};
+  Counter n_prompt_tokens{0};
+  Counter n_generated_tokens{0};
+  Counter n_cached_tokens{0};
+  Counter n_recomputed_tokens{0};
+  Counter n_preempted{0};
+  Counter n_kv_blocks_used{0};
+  Counter n_kv_blocks_cached{0};
+  Counter n_kv_blocks_free{0};
+  Counter n_kv_audit_failures{0};
+  Counter n_steps{0};
+  Counter n_plan_calls{0};    ///< border calls: scheduler
+  Counter n_submit_calls{0};  ///< border calls: backends, all devices
+  Counter n_plans_rejected{0};
+  Counter last_step_ns{0};  ///< engine clock at the end of the last step
+  Histogram<kRequestSeconds.size()> ttft_seconds{kRequestSeconds};
+  Histogram<kRequestSeconds.size()> queue_seconds{kRequestSeconds};
+  Histogram<kRequestSeconds.size()> e2e_seconds{kRequestSeconds};
+  Histogram<kStepSeconds.size()> itl_seconds{kStepSeconds};
+  Histogram<kStepSeconds.size()> step_seconds{kStepSeconds};
+  Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
+};
+
+}  // namespace luna::telemetry
