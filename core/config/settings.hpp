@@ -1,0 +1,161 @@
+// Typed settings: what a TOML file says, as plain values with their units in the names. The keys,
+// their ranges and their defaults stand in one table, settings_schema.cpp; read_settings() fills
+// every field from there, so no default is written twice.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace luna::config {
+
+/// Where something stands in the file. Lines and columns count from 1.
+struct Position {
+  std::uint32_t line = 0;
+  std::uint32_t column = 0;
+
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+/// A value whose type only a plugin knows. The map keeps the order of the file.
+using RawValue = std::variant<bool,
+                              std::int64_t,
+                              double,
+                              std::string,
+                              std::vector<std::string>,
+                              std::vector<std::pair<std::string, std::string>>>;
+
+/// One key that belongs to a plugin.
+struct RawSetting {
+  std::string key;
+  RawValue value;
+  Position key_at;
+  Position value_at;
+};
+
+/// The keys of one table that belong to a plugin. core/plugin checks them against the parameters
+/// that the plugin declares (plugin::check_settings).
+struct RawGroup {
+  std::string file;   ///< as it was given, for messages
+  std::string table;  ///< "scheduler.flowsplit", "stage[1]"
+  Position at;        ///< of the table's head
+  std::vector<RawSetting> rows;
+  /// The table's own keys, which core reads: candidates when a misspelt key is explained.
+  std::vector<std::string> core_keys;
+};
+
+/// [server]: where clients connect, and what one client may take.
+struct ServerSettings {
+  std::string host;
+  std::uint16_t port = 0;  ///< 0: any free port
+  std::optional<std::filesystem::path> api_keys_file;
+  std::uint32_t n_io_threads = 0;
+  std::uint32_t n_connections_max = 0;
+  std::uint32_t n_requests_max = 0;  ///< waiting and running together; beyond it a client gets 429
+  std::uint64_t header_bytes_max = 0;
+  std::uint64_t body_bytes_max = 0;
+  std::chrono::milliseconds header_timeout{};  ///< from the first byte of a request to its head
+  std::chrono::milliseconds body_timeout{};    ///< from the head to the end of the body
+  std::chrono::milliseconds idle_timeout{};    ///< between requests of one connection
+  std::chrono::milliseconds write_timeout{};   ///< a client that does not read is dropped after it
+  std::chrono::milliseconds drain_timeout{};   ///< what running requests get after SIGTERM
+};
+
+/// [plugins]
+struct PluginSettings {
+  std::vector<std::filesystem::path> paths;  ///< folders to search, absolute
+};
+
+/// One [[device]].
+struct DeviceSettings {
+  std::string name;
+  std::string backend;  ///< short name or full id of a backend plugin
+  std::uint32_t index = 0;
+  std::uint64_t memory_bytes = 0;
+  std::uint32_t n_threads = 0;  ///< 0: one per usable hardware thread
+  RawGroup own;                 ///< the backend's keys
+  Position at;
+};
+
+enum class KvCacheType { bf16, int8 };
+enum class Numerics { i12, i8, bf16 };
+
+/// A contiguous range of a model's layers.
+struct LayerRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
+/// One [[model]].
+struct ModelSettings {
+  std::string name;
+  std::string source;  ///< as it was written
+  /// Where the weights lie, absolute; none when `source` is a name that `luna pull` knows.
+  std::optional<std::filesystem::path> path;
+  KvCacheType kv_cache = KvCacheType::bf16;
+  Numerics numerics = Numerics::i12;
+  std::vector<std::string> devices;  ///< names of [[device]] tables, in layer order
+  /// One range a device, in the order of `devices`; none: "auto".
+  std::optional<std::vector<LayerRange>> layers;
+  std::optional<std::uint32_t> context_tokens_max;  ///< none: what the model was trained for
+  std::uint32_t n_sequences_max = 0;                ///< running at the same time
+  std::uint32_t step_tokens_max = 0;
+  std::uint32_t kv_block_tokens = 0;  ///< power of two in 32..256
+  Position at;
+};
+
+/// One [[stage]], in the order a request passes them.
+struct StageSettings {
+  std::string role;                  ///< short name or full id of a role plugin
+  std::optional<std::string> model;  ///< name of a [[model]]
+  RawGroup own;                      ///< the role's keys
+  Position at;
+};
+
+/// [scheduler] and its [scheduler.<policy>] tables.
+struct SchedulerSettings {
+  std::string policy;
+  Position policy_at;
+  std::map<std::string, RawGroup> policies;  ///< by policy
+};
+
+/// [transport] and its [transport.<name>] tables.
+struct TransportSettings {
+  std::string data;  ///< "auto", or short name or full id of a transport plugin
+  Position data_at;
+  std::map<std::string, RawGroup> transports;  ///< by transport
+};
+
+enum class LogLevel { trace, debug, info, warn, error, off };
+
+/// [log]
+struct LogSettings {
+  LogLevel level = LogLevel::info;
+};
+
+/// A whole file, checked: every name that is referred to exists.
+struct Settings {
+  std::string file;              ///< as it was given, for messages
+  std::filesystem::path folder;  ///< absolute; relative paths in the file start here
+  ServerSettings server;
+  PluginSettings plugins;
+  std::vector<DeviceSettings> devices;
+  std::vector<ModelSettings> models;
+  std::vector<StageSettings> stages;
+  SchedulerSettings scheduler;
+  TransportSettings transport;
+  LogSettings log;
+};
+
+/// "luna.toml:41:22".
+std::string locate(const std::string& file, Position at);
+
+}  // namespace luna::config
