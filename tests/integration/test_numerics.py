@@ -1,0 +1,92 @@
+"""The numbers of a backend, on real weights and real text.
+
+`backend_reference` is held to an independent NumPy implementation, `backend_cpu` to
+`backend_reference`. The driver named by LUNA_LOGITS (built from tests/support/logits_driver.cpp)
+writes teacher-forced logits of every position as raw float32, row-major [n_tokens, vocab_size].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from evaluation_text import token_windows  # noqa: E402
+from logit_metrics import Comparison  # noqa: E402
+from real_model import real_model_path  # noqa: E402
+from reference_llama import LlamaModel  # noqa: E402
+
+REFERENCE_POSITIONS = 200
+REFERENCE_LOGIT_ERROR_MAX = 2e-3
+WINDOWS = 8
+WINDOW_TOKENS = 1024
+PERPLEXITY_RELATIVE_ERROR_MAX = 0.003
+SAME_TOP1_RATIO_MIN = 0.99
+DRIVER_TIMEOUT_S = 1800  # a hang ends the test; the plain reference needs minutes a window at worst
+
+
+class LogitsDriver:
+    """Runs the project's driver; one process per call, its output file removed after reading."""
+
+    def __init__(self, binary: Path, folder: Path):
+        self.binary_ = binary
+        self.folder_ = folder
+
+    def logits(self, model: Path, backend: list[str], token_ids: list[int]) -> np.ndarray:
+        tokens_path, out_path = self.folder_ / "ids.json", self.folder_ / "logits.f32"
+        tokens_path.write_text(json.dumps(token_ids))
+        command = [str(self.binary_), "--model", str(model), *backend]
+        command += ["--tokens", str(tokens_path), "--out", str(out_path)]
+        command += ["--threads", str(len(os.sched_getaffinity(0)))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_TIMEOUT_S)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+        values = np.fromfile(out_path, dtype="<f4")
+        out_path.unlink()
+        assert values.size > 0 and values.size % len(token_ids) == 0, f"{values.size} logits"
+        assert np.isfinite(values).all(), "a logit is not finite"
+        return values.reshape(len(token_ids), -1)
+
+
+REFERENCE = ["--backend", "reference"]
+CPU_I12 = ["--backend", "cpu", "--numerics", "i12"]
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> LogitsDriver:
+    binary = os.environ.get("LUNA_LOGITS")
+    if binary is None:
+        pytest.skip("LUNA_LOGITS is not set: no driver to ask for logits")
+    return LogitsDriver(Path(binary), tmp_path)
+
+
+def test_reference_backend_equals_numpy_within_2e_3(driver: LogitsDriver) -> None:
+    model = real_model_path()
+    ids = token_windows(model, 1, REFERENCE_POSITIONS)[0]
+    expected = LlamaModel.load(model).logits(ids)
+    actual = driver.logits(model, REFERENCE, ids)
+    assert actual.shape == expected.shape
+    error = np.abs(actual - expected)
+    position, token = np.unravel_index(error.argmax(), error.shape)
+    print(f"max abs logit error {error.max():.3e} at position {position}, token {token}")
+    assert error.max() <= REFERENCE_LOGIT_ERROR_MAX
+
+
+def test_cpu_backend_predicts_like_reference_on_8_windows(driver: LogitsDriver) -> None:
+    model = real_model_path()
+    comparison = Comparison()
+    for ids in token_windows(model, WINDOWS, WINDOW_TOKENS):
+        base = driver.logits(model, REFERENCE, ids)
+        comparison.add(base, driver.logits(model, CPU_I12, ids), ids)
+    print(
+        f"KL {comparison.mean_kl:.3e}, perplexity {comparison.perplexity:.5f} against "
+        f"{comparison.base_perplexity:.5f}, top-1 equal {100 * comparison.same_top1_ratio:.3f} %"
+    )
+    relative_error = abs(comparison.perplexity / comparison.base_perplexity - 1.0)
+    assert relative_error <= PERPLEXITY_RELATIVE_ERROR_MAX
+    assert comparison.same_top1_ratio >= SAME_TOP1_RATIO_MIN
