@@ -87,6 +87,7 @@ typedef struct luna_param {
 #define LUNA_DTYPE_U32 6u
 #define LUNA_DTYPE_F8_E4M3 7u
 #define LUNA_DTYPE_F8_E5M2 8u
+#define LUNA_DTYPE_F64 9u
 
 #ifdef __cplusplus
 }
