@@ -57,13 +57,16 @@ class Pipeline {
   [[nodiscard]] virtual std::vector<std::string> model_names() const = 0;
   /// Longest sequence, prompt and output together, of a model. [any]
   [[nodiscard]] virtual std::uint32_t context_length(const std::string& model) const = 0;
+  /// Token ids of a model are below this. [any]
+  [[nodiscard]] virtual std::uint32_t vocab_size(const std::string& model) const = 0;
   /// Token counts and ids without running anything (/tokenize, limits). [any]
   [[nodiscard]] virtual Result<std::vector<TokenId>> tokenize(const Request& request) const = 0;
   /// The bytes of one token, for log-probabilities. [any]
   [[nodiscard]] virtual std::string token_bytes(const std::string& model, TokenId id) const = 0;
 
   /// Renders, tokenizes, checks limits, and starts the request. Errors are the client's
-  /// (invalid_argument, with the numbers), `not_found` (model), `exhausted` (queue full) or
+  /// (invalid_argument, with the numbers; a prompt that does not fit has the reason
+  /// "context_length_exceeded"), `not_found` (model), `exhausted` (queue full) or
   /// `unavailable` (draining). The sink is called from the pipeline thread until `end`. [any]
   virtual Result<std::unique_ptr<RunningRequest>> start(Request request,
                                                         std::shared_ptr<OutputSink> sink) = 0;

@@ -56,14 +56,18 @@ constexpr std::string_view code_name(Code code) {
 /// An expected failure. The message names what was tried, the value, what is allowed and where.
 class Error {
  public:
-  Error(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  /// reason   a word for programs ("context_length_exceeded"), static text; empty: the code says
+  /// all
+  Error(Code code, std::string message, std::string_view reason = {})
+      : code_(code), message_(std::move(message)), reason_(reason) {}
 
   [[nodiscard]] Code code() const { return code_; }
+  [[nodiscard]] std::string_view reason() const { return reason_; }
   [[nodiscard]] const std::string& message() const { return message_; }
 
   /// The same error with `where` (a file, a tensor, a stage) put before its message.
   [[nodiscard]] Error in(std::string_view where) const& {
-    return {code_, std::string(where) + ": " + message_};
+    return {code_, std::string(where) + ": " + message_, reason_};
   }
 
   friend bool operator==(const Error&, const Error&) = default;
@@ -71,6 +75,7 @@ class Error {
  private:
   Code code_;
   std::string message_;
+  std::string_view reason_;
 };
 
 /// A value of type T, or the Error that kept it from being made.
