@@ -1,0 +1,159 @@
+#include "core/telemetry/metrics.hpp"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <limits>
+#include <sstream>
+#include <utility>
+
+namespace luna::telemetry {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr std::array<const char*, kEndCodes> kCodeNames = {
+    "ok", "length", "cancelled", "rejected", "client_error", "server_error"};
+
+double load(const std::atomic<std::uint64_t>& counter) {
+  return static_cast<double>(counter.load(std::memory_order_relaxed));
+}
+
+/// Collects families; a family is opened once and then filled, one series a call.
+class Families {
+ public:
+  void open(const char* name, const char* help, MetricType type) {
+    families_.push_back({name, help, type, {}});
+  }
+  void value(Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (families_.back().type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    families_.back().metric.push_back(std::move(metric));
+  }
+  template <std::size_t N>
+  void histogram(Labels labels, const Histogram<N>& source) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t cumulative = 0;
+    for (std::size_t i = 0; i <= N; ++i) {
+      cumulative += source.count(i);
+      const double bound = i < N ? source.bounds()[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = source.sum();
+    families_.back().metric.push_back(std::move(metric));
+  }
+  [[nodiscard]] const std::vector<MetricFamily>& all() const { return families_; }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+struct ScalarFamily {
+  const char* name;
+  const char* help;
+  MetricType type;
+  std::atomic<std::uint64_t> EngineStats::*field;
+};
+
+constexpr MetricType kGauge = MetricType::Gauge;
+constexpr MetricType kCounter = MetricType::Counter;
+
+constexpr ScalarFamily kScalars[] = {
+    {"luna_requests_running", "Sequences that hold KV.", kGauge, &EngineStats::n_running},
+    {"luna_requests_waiting",
+     "Sequences not started, or pre-empted.",
+     kGauge,
+     &EngineStats::n_waiting},
+    {"luna_prompt_tokens_total",
+     "Prompt tokens of started requests.",
+     kCounter,
+     &EngineStats::n_prompt_tokens},
+    {"luna_generation_tokens_total", "Tokens made.", kCounter, &EngineStats::n_generated_tokens},
+    {"luna_cached_tokens_total",
+     "Prompt tokens found in the prefix cache.",
+     kCounter,
+     &EngineStats::n_cached_tokens},
+    {"luna_recomputed_tokens_total",
+     "Tokens computed again after a pre-emption.",
+     kCounter,
+     &EngineStats::n_recomputed_tokens},
+    {"luna_preemptions_total",
+     "Sequences whose KV was taken back.",
+     kCounter,
+     &EngineStats::n_preempted},
+    {"luna_kv_blocks_used", "KV blocks held by sequences.", kGauge, &EngineStats::n_kv_blocks_used},
+    {"luna_kv_blocks_cached",
+     "KV blocks held by the prefix cache alone.",
+     kGauge,
+     &EngineStats::n_kv_blocks_cached},
+    {"luna_kv_blocks_free", "KV blocks free.", kGauge, &EngineStats::n_kv_blocks_free},
+    {"luna_kv_audit_failures_total",
+     "Steps at which free + used + cached was not the total.",
+     kCounter,
+     &EngineStats::n_kv_audit_failures},
+    {"luna_steps_total", "Steps run.", kCounter, &EngineStats::n_steps},
+    {"luna_plan_rejected_total",
+     "Plans of the scheduler that were refused.",
+     kCounter,
+     &EngineStats::n_plans_rejected},
+};
+
+}  // namespace
+
+std::string MetricsPage::render() const {
+  Families families;
+  for (const ScalarFamily& scalar : kScalars) {
+    families.open(scalar.name, scalar.help, scalar.type);
+    for (const Source& model : models_)
+      families.value({{"model", model.name}}, load(model.stats->*scalar.field));
+  }
+  families.open("luna_requests_total", "Sequences that ended, by how.", kCounter);
+  for (const Source& model : models_)
+    for (std::size_t code = 0; code < kEndCodes; ++code)
+      families.value({{"model", model.name}, {"code", kCodeNames[code]}},
+                     load(model.stats->n_ended[code]));
+  families.open("luna_border_calls_total", "Calls over the plugin border.", kCounter);
+  for (const Source& model : models_) {
+    families.value({{"kind", "scheduler"}, {"model", model.name}}, load(model.stats->n_plan_calls));
+    families.value({{"kind", "backend"}, {"model", model.name}}, load(model.stats->n_submit_calls));
+  }
+  families.value({{"kind", "role"}, {"model", ""}}, load(http_.n_role_runs));
+
+  const auto histogram = [&](const char* name, const char* help, auto field) {
+    families.open(name, help, MetricType::Histogram);
+    for (const Source& model : models_)
+      families.histogram({{"model", model.name}}, model.stats->*field);
+  };
+  histogram(
+      "luna_ttft_seconds", "Arrival to first token, queue included.", &EngineStats::ttft_seconds);
+  histogram("luna_queue_seconds", "Arrival to first step.", &EngineStats::queue_seconds);
+  histogram("luna_e2e_seconds", "Arrival to last token.", &EngineStats::e2e_seconds);
+  histogram("luna_itl_seconds", "Gap between two tokens of a sequence.", &EngineStats::itl_seconds);
+  histogram("luna_step_seconds", "One step.", &EngineStats::step_seconds);
+  histogram("luna_plan_seconds", "One plan of the scheduler.", &EngineStats::plan_seconds);
+
+  families.open("luna_http_connections", "Open connections.", kGauge);
+  families.value({}, load(http_.n_connections));
+  families.open("luna_http_responses_total", "Answers by class of status.", kCounter);
+  families.value({{"code", "2xx"}}, load(http_.n_2xx));
+  families.value({{"code", "4xx"}}, load(http_.n_4xx));
+  families.value({{"code", "5xx"}}, load(http_.n_5xx));
+  families.open("luna_build_info", "Always 1.", kGauge);
+  families.value({{"version", version_}}, 1.0);
+
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families.all());
+  return std::move(out).str();
+}
+
+}  // namespace luna::telemetry

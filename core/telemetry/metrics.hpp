@@ -1,0 +1,48 @@
+// The metrics page: every series of every model, in Prometheus' text format.
+#pragma once
+
+#include "core/telemetry/engine_stats.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace luna::telemetry {
+
+/// Answers of the server by class; counted on the I/O threads.
+struct HttpStats {
+  std::atomic<std::uint64_t> n_connections{0};  ///< open now
+  std::atomic<std::uint64_t> n_2xx{0};
+  std::atomic<std::uint64_t> n_4xx{0};
+  std::atomic<std::uint64_t> n_5xx{0};
+  std::atomic<std::uint64_t> n_role_runs{0};  ///< border calls: stage roles
+};
+
+/// Renders the page. The set of series is fixed once the sources are added, so the first scrape has
+/// them all, at zero. Sources outlive the page. [any]
+class MetricsPage {
+ public:
+  /// version   goes into luna_build_info
+  MetricsPage(std::string version, const HttpStats& http)
+      : version_(std::move(version)), http_(http) {}
+
+  /// Adds a model's series. [start-up]
+  void add_model(std::string name, const EngineStats& stats) {
+    models_.push_back({std::move(name), &stats});
+  }
+
+  /// The page in text format 0.0.4.
+  [[nodiscard]] std::string render() const;
+
+ private:
+  struct Source {
+    std::string name;
+    const EngineStats* stats;
+  };
+  std::string version_;
+  const HttpStats& http_;
+  std::vector<Source> models_;
+};
+
+}  // namespace luna::telemetry
