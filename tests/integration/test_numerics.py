@@ -32,8 +32,8 @@ WINDOW_TOKENS = 1024
 PERPLEXITY_RELATIVE_ERROR_MAX = 0.003
 SAME_TOP1_RATIO_MIN = 0.99
 # Root mean square of the logit error over the spread of the logits. NumPy with the same roundings
-# gives 0.006 to 0.009 for 12- and 11-bit activations and 0.013 for the 10 bits of Q6_K; in one matrix
-# of one layer a lost group gives 0.25 and more, swapped halves of a block 0.35 and more.
+# gives 0.006 to 0.009 for 12- and 11-bit activations and 0.013 for the 10 bits of Q6_K; in one
+# matrix of one layer a lost group gives 0.25 and more, swapped halves of a block 0.35 and more.
 TINY_RELATIVE_ERROR_MAX = 0.03
 TINY_POSITIONS = 300  # crosses a partition of 256 positions
 TINY_SEED = 7

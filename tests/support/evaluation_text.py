@@ -50,7 +50,7 @@ def evaluation_text() -> str:
 
 
 def tokenizer_of(model_path: str | Path) -> Tokenizer:
-    """The byte-level BPE of a GGUF file whose pre-tokenizer is `smollm`; no special tokens parsed."""
+    """The byte-level BPE of a GGUF file with pre-tokenizer `smollm`; parses no special tokens."""
     fields = GGUFReader(str(model_path)).fields
     kind, pre = (fields[f"tokenizer.ggml.{key}"].contents() for key in ("model", "pre"))
     if (kind, pre) != ("gpt2", "smollm"):

@@ -139,7 +139,7 @@ def read_config(reader: GGUFReader, vocab_size: int) -> LlamaConfig:
 
 
 def yarn_extrapolation_share(rope: RopeConfig) -> np.ndarray:
-    """Share of the unscaled angle per pair, 1 for fast pairs to 0 for slow ones (YaRN, section 3.2)."""
+    """Share of the unscaled angle per pair, 1 for fast to 0 for slow pairs (YaRN, section 3.2)."""
 
     def pair_of_rotations(n_rotations: float) -> float:
         turns = rope.original_context_length / (n_rotations * 2.0 * math.pi)
@@ -154,7 +154,7 @@ def yarn_extrapolation_share(rope: RopeConfig) -> np.ndarray:
 def rope_tables(
     rope: RopeConfig, n_tokens: int, freq_factors: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine, [n_tokens, n_dims / 2]; angles in double, as 1e-4 rad is seen in the logits."""
+    """Cosine and sine, [n_tokens, n_dims / 2]; angles in double, as 1e-4 rad shows in logits."""
     pair = np.arange(rope.n_dims // 2, dtype=np.float64)
     frequency = rope.freq_base ** (-2.0 * pair / rope.n_dims)
     if freq_factors is not None:
@@ -230,7 +230,7 @@ class LlamaModel:
         c = self.config
         ids = np.asarray(token_ids, dtype=np.int64)
         if ids.size == 0 or ids.min() < 0 or ids.max() >= c.vocab_size:
-            raise ValueError(f"token ids must be a non-empty list of values in 0..{c.vocab_size - 1}")
+            raise ValueError(f"token ids: a non-empty list of values in 0..{c.vocab_size - 1}")
         tables = rope_tables(c.rope, ids.size, self.tensors.get("rope_freqs.weight"))
         x = self.tensors["token_embd.weight"][ids]  # [n_tokens, hidden_size]
         for layer in range(c.n_layers):

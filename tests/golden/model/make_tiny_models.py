@@ -3,9 +3,9 @@
     python3 tests/golden/model/make_tiny_models.py --out FOLDER [--only NAME]...
     python3 tests/golden/model/make_tiny_models.py --list
 
-Each file is a whole model: grouped-query attention, byte-level BPE of 300 tokens (its pre-tokenizer
-is `smollm`), three control tokens, a ChatML template. There is one for every weight type, for a tied
-and an own head, and for every kind of RoPE scaling. The same seed gives the same bytes with
+Each file is a whole model: grouped-query attention, byte-level BPE of 300 tokens (its
+pre-tokenizer is `smollm`), three control tokens, a ChatML template. There is one for every weight
+type, for a tied and an own head, and for every kind of RoPE scaling. The same seed gives the same bytes with
 numpy 2.4.6 and gguf 0.19.0. `tiny_llama.gguf` beside this script is `--only tiny_llama`.
 
 Weights are drawn so that the logits spread over several units and the last token does not win by
