@@ -6,8 +6,8 @@
 #define LUNA_ABI_BACKEND_H
 
 #include <luna/abi/op_program.h>
+#include <luna/abi/plugin.h>
 #include <luna/abi/quant.h>
-#include <luna/plugin.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -23,7 +23,7 @@
 #ifndef LUNA_ABI_QUANT_H
 #define LUNA_ABI_QUANT_H
 
-#include <luna/plugin.h>
+#include <luna/abi/plugin.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,7 +13,7 @@
 #ifndef LUNA_ABI_ROLE_H
 #define LUNA_ABI_ROLE_H
 
-#include <luna/plugin.h>
+#include <luna/abi/plugin.h>
 
 #ifdef __cplusplus
 extern "C" {

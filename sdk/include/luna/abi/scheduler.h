@@ -7,7 +7,7 @@
 #ifndef LUNA_ABI_SCHEDULER_H
 #define LUNA_ABI_SCHEDULER_H
 
-#include <luna/plugin.h>
+#include <luna/abi/plugin.h>
 
 #ifdef __cplusplus
 extern "C" {
