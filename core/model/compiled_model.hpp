@@ -46,6 +46,10 @@ struct CompiledModel {
   const float* logits = nullptr;     ///< [n_out_rows_max, vocab_size], host memory
   /// [n_out_rows_max, n_candidates + 1]: the last of a row holds the log-sum-exp as its logit.
   const Candidate* candidates = nullptr;
+  /// Ends every wait of one shard for another, for good: called when a shard failed while others
+  /// run, so that no step hangs. Null: the shards never wait. [engine]
+  void (*abort_comms)(void* context) = nullptr;
+  void* abort_context = nullptr;
 };
 
 }  // namespace luna::model

@@ -29,16 +29,29 @@ struct TokenRecord {
 struct StreamEnd {
   FinishReason reason = FinishReason::stop;
   std::uint32_t n_cached = 0;
-  std::string_view error;  ///< FinishReason::failed: static text
+  Code code = Code::internal;  ///< FinishReason::failed: what kind of failure
+  std::string_view error;      ///< FinishReason::failed: static text
 };
 
 /// One producer (the engine thread), one consumer (the pipeline thread). The producer writes
-/// records and text, then publishes both with one store; nothing is ever overwritten, so neither
-/// side waits, and a slow consumer costs memory that was counted when the request was admitted.
+/// records and text, then publishes all of it with one store; nothing published is ever changed, so
+/// neither side waits, and a slow consumer costs memory that was counted when the request was
+/// admitted.
 class TokenStream {
  public:
-  /// n_tokens_max      the sequence's n_generated_max
-  /// text_bytes_max    all text the tokens can make
+  static constexpr std::uint32_t kTokensMax = (1U << 31U) - 1;
+  static constexpr std::size_t kTextBytesMax = (std::size_t{1} << 32U) - 1;
+
+  /// Bytes of text that so many tokens can make: a byte that belongs to no character becomes
+  /// U+FFFD, three bytes, and a begun character at the end one more.
+  static constexpr std::size_t text_bytes_for(std::size_t n_tokens, std::size_t token_bytes_max) {
+    return (n_tokens * token_bytes_max + 1) * 3;
+  }
+
+  /// The memory is reserved, and touched only as it fills.
+  ///
+  /// n_tokens_max      the sequence's n_generated_max, at most kTokensMax
+  /// text_bytes_max    all text the tokens can make, at most kTextBytesMax
   /// n_top             alternatives kept for each token
   TokenStream(std::uint32_t n_tokens_max, std::size_t text_bytes_max, std::uint32_t n_top);
 
@@ -50,6 +63,9 @@ class TokenStream {
               std::string_view text);
   /// Text that belongs to no new token: what was held back, released at the end.
   void append_text(std::string_view text);
+  /// Takes back tokens that were never published, past a stop that was decided later. Their text,
+  /// if any was released, stays.
+  void truncate(std::uint32_t n_tokens);
   /// Marks the end; the last publish() follows.
   void finish(const StreamEnd& end);
   void publish();
@@ -63,24 +79,26 @@ class TokenStream {
   };
   [[nodiscard]] View view() const;
 
-  /// When each step published, for latency: filled by the producer. [engine]
+  // ---- either side
+  [[nodiscard]] std::uint32_t n_tokens_max() const { return n_tokens_max_; }
+  [[nodiscard]] std::size_t text_bytes_max() const { return text_bytes_max_; }
+  [[nodiscard]] std::uint32_t n_top() const { return n_top_; }
+  /// Tokens appended, published or not. [engine]
   [[nodiscard]] std::uint32_t n_tokens() const { return n_tokens_; }
 
  private:
-  struct Published;
-  const std::uint32_t n_top_;
-  const std::unique_ptr<TokenRecord[]> tokens_;
-  const std::unique_ptr<TokenLogprob[]> top_;
-  const std::unique_ptr<char[]> text_;
   const std::uint32_t n_tokens_max_;
   const std::size_t text_bytes_max_;
-  std::uint32_t n_tokens_ = 0;  // producer's
-  std::size_t text_bytes_ = 0;  // producer's
-  StreamEnd end_;
-  bool ended_ = false;
-  std::atomic<std::uint64_t> n_published_tokens_{0};
-  std::atomic<std::uint64_t> n_published_text_bytes_{0};
-  std::atomic<bool> end_published_{false};
+  const std::uint32_t n_top_;
+  const std::unique_ptr<TokenRecord[]> tokens_;
+  const std::unique_ptr<TokenLogprob[]> top_;  // [n_tokens_max, n_top]
+  const std::unique_ptr<char[]> text_;
+  std::uint32_t n_tokens_ = 0;    // producer's
+  std::size_t n_text_bytes_ = 0;  // producer's
+  bool ended_ = false;            // producer's
+  StreamEnd end_;                 // written before the end is published
+  // One word, so that a view is one moment: bit 63 the end, bits 32..62 tokens, bits 0..31 bytes.
+  std::atomic<std::uint64_t> published_{0};
 };
 
 }  // namespace luna::pipeline

@@ -35,6 +35,8 @@ typedef struct luna_req_row {
   uint32_t n_generated_max;
   uint32_t n_kv_blocks;    /* held now */
   uint32_t n_preempted;    /* times pre-empted */
+  uint32_t n_kv_blocks_freed;  /* blocks that PREEMPT would free: those shared with no other row */
+  uint32_t n_kv_blocks_copied; /* 1: its last block is shared, so that running it takes a new one */
 } luna_req_row;
 
 /* One device. */
@@ -112,7 +114,9 @@ typedef struct luna_action {
   uint32_t arg;
 } luna_action;
 
-/* The answer: core's memory. Actions are carried out in their order. */
+/* The answer: core's memory. PREEMPT and REJECT are carried out first, then the others in their
+ * order; a row has one RUN, PREEMPT or REJECT at most. A plan with an illegal action is refused
+ * whole, and so is one that changes nothing while rows wait, unless it names wake_at_ns. */
 typedef struct luna_plan {
   uint32_t struct_size;
   uint32_t n_actions_max;
