@@ -62,6 +62,7 @@ struct Request {
   bool streaming = false;
   bool add_special_tokens = true;  ///< completion: the model's own begin token is put first
   SamplingParams sampling;
+  bool has_seed = false;  ///< the client chose sampling.seed
   StopCriteria stop;
   LogprobParams logprobs;
   std::int32_t priority = 0;
