@@ -1,0 +1,272 @@
+// Communicators of transport inproc: what ranks on threads of one process can rely on.
+#include "support/plugin_fixture.hpp"
+
+#include <luna/transport.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace luna::test {
+namespace {
+
+constexpr std::uint64_t kMiB = 1U << 20U;
+
+class InprocCollective : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    table_ = load_table<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
+    ASSERT_NE(table_, nullptr);
+    auto made = make_instance(*table_, host_, {});
+    ASSERT_TRUE(made) << made.error().message();
+    self_ = *made;
+    collective_ =
+        static_cast<const luna_collective_if*>(table_->head.ext(self_, LUNA_EXT_COLLECTIVE));
+    ASSERT_NE(collective_, nullptr);
+  }
+  void TearDown() override {
+    if (self_ != nullptr) table_->head.destroy(self_);
+  }
+
+  Result<const luna_comm*> open(std::uint32_t rank,
+                                std::uint32_t n_ranks,
+                                std::uint64_t message_bytes_max,
+                                std::string_view group = "main") {
+    const luna_comm_open options{
+        sizeof(luna_comm_open), rank, n_ranks, 0, message_bytes_max, to_abi(group)};
+    const luna_comm* comm = nullptr;
+    luna_err err = make_err();
+    LUNA_TRY(to_result(collective_->open(self_, &options, &comm, &err), err, "open"));
+    return comm;
+  }
+  std::vector<const luna_comm*> open_all(std::uint32_t n_ranks, std::uint64_t message_bytes_max) {
+    std::vector<const luna_comm*> comms;
+    for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+      auto opened = open(rank, n_ranks, message_bytes_max);
+      EXPECT_TRUE(opened);
+      comms.push_back(*opened);
+    }
+    return comms;
+  }
+  void close_all(const std::vector<const luna_comm*>& comms) {
+    for (const luna_comm* comm : comms)
+      collective_->close(self_, comm);
+  }
+
+  FakeHost host_;
+  const luna_transport_if* table_ = nullptr;
+  const luna_collective_if* collective_ = nullptr;
+  void* self_ = nullptr;
+};
+
+std::vector<std::uint8_t> pattern(std::size_t n, std::uint32_t seed) {
+  std::vector<std::uint8_t> bytes(n);
+  std::uint32_t state = seed * 2654435761U + 1;
+  for (std::uint8_t& byte : bytes) {
+    state = state * 1664525U + 1013904223U;
+    byte = static_cast<std::uint8_t>(state >> 24U);
+  }
+  return bytes;
+}
+
+TEST_F(InprocCollective, MessagesOfOneTagArriveInOrderAndComplete) {
+  const auto comms = open_all(2, 4096);
+  constexpr std::uint32_t kMessages = 2000;
+  std::thread sender([&] {
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      const auto bytes = pattern(i % 4097, i);
+      EXPECT_EQ(comms[0]->send(comms[0]->self, 1, 7, bytes.data(), bytes.size()), LUNA_OK);
+    }
+  });
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    std::vector<std::uint8_t> got(i % 4097);
+    ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 7, got.data(), got.size()), LUNA_OK);
+    ASSERT_EQ(got, pattern(i % 4097, i)) << "message " << i;
+  }
+  sender.join();
+  close_all(comms);
+}
+
+TEST_F(InprocCollective, EverySizeFromOneByteTo64MiBAndUnalignedEndsArriveIntact) {
+  const auto comms = open_all(2, 64 * kMiB);
+  const std::vector<std::size_t> sizes = {1,
+                                          2,
+                                          3,
+                                          63,
+                                          64,
+                                          65,
+                                          4095,
+                                          4097,
+                                          kMiB - 1,
+                                          kMiB + 3,
+                                          8191,
+                                          16 * kMiB + 5,
+                                          64 * kMiB - 1,
+                                          64 * kMiB};
+  std::thread sender([&] {
+    for (const std::size_t n : sizes) {
+      const auto bytes = pattern(n + 3, 5);
+      EXPECT_EQ(comms[0]->send(comms[0]->self, 1, 0, bytes.data() + 3, n), LUNA_OK);
+    }
+  });
+  for (const std::size_t n : sizes) {
+    std::vector<std::uint8_t> got(n + 1);
+    ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 0, got.data() + 1, n), LUNA_OK);
+    const auto want = pattern(n + 3, 5);
+    ASSERT_EQ(std::memcmp(got.data() + 1, want.data() + 3, n), 0) << n << " bytes";
+  }
+  sender.join();
+  close_all(comms);
+}
+
+TEST_F(InprocCollective, TagsAndDirectionsDoNotMix) {
+  const auto comms = open_all(2, 64);
+  const std::uint32_t a = 1, b = 2, c = 3;
+  ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 10, &a, sizeof(a)), LUNA_OK);
+  ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 11, &b, sizeof(b)), LUNA_OK);
+  ASSERT_EQ(comms[1]->send(comms[1]->self, 0, 10, &c, sizeof(c)), LUNA_OK);
+  std::uint32_t got = 0;
+  ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 11, &got, sizeof(got)), LUNA_OK);
+  EXPECT_EQ(got, b);
+  ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 10, &got, sizeof(got)), LUNA_OK);
+  EXPECT_EQ(got, a);
+  ASSERT_EQ(comms[0]->recv(comms[0]->self, 1, 10, &got, sizeof(got)), LUNA_OK);
+  EXPECT_EQ(got, c);
+  close_all(comms);
+}
+
+TEST_F(InprocCollective, SenderWaitsAfterFourUnreadMessages) {
+  const auto comms = open_all(2, 8);
+  std::atomic<int> n_sent{0};
+  std::thread sender([&] {
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_EQ(comms[0]->send(comms[0]->self, 1, 0, &i, sizeof(i)), LUNA_OK);
+      n_sent.store(i + 1);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_LE(n_sent.load(), i + 4);
+    int got = -1;
+    ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 0, &got, sizeof(got)), LUNA_OK);
+    ASSERT_EQ(got, i);
+  }
+  sender.join();
+  close_all(comms);
+}
+
+TEST_F(InprocCollective, AllReduceAddsInRankOrderForAnyNumberOfRanks) {
+  for (const std::uint32_t n_ranks : {1U, 2U, 3U, 5U}) {
+    const auto comms = open_all(n_ranks, 1024);  // 1000 values need several messages
+    constexpr std::size_t kValues = 1000;
+    std::mt19937 random(n_ranks);
+    std::uniform_real_distribution<float> distribution(-1e6F, 1e6F);
+    std::vector<std::vector<float>> inputs(n_ranks, std::vector<float>(kValues));
+    for (auto& input : inputs)
+      for (float& value : input)
+        value = distribution(random);
+    std::vector<float> want = inputs[0];
+    for (std::uint32_t rank = 1; rank < n_ranks; ++rank)
+      for (std::size_t i = 0; i < kValues; ++i)
+        want[i] += inputs[rank][i];
+
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        for (int turn = 0; turn < 20; ++turn) {
+          std::vector<float> values = inputs[rank];
+          const bool in_place = turn % 2 == 0;
+          std::vector<float> separate(kValues);
+          float* const out = in_place ? values.data() : separate.data();
+          EXPECT_EQ(comms[rank]->all_reduce(
+                        comms[rank]->self, values.data(), out, kValues, LUNA_REDUCE_SUM_F32),
+                    LUNA_OK);
+          EXPECT_EQ(std::memcmp(out, want.data(), kValues * sizeof(float)), 0);
+        }
+      });
+    }
+    for (std::thread& thread : threads)
+      thread.join();
+    close_all(comms);
+  }
+}
+
+TEST_F(InprocCollective, AbortWakesWaitersAndEndsEveryLaterCall) {
+  const auto comms = open_all(3, 64);
+  int value = 1;
+  std::thread receiver([&] {
+    int got = 0;
+    EXPECT_EQ(comms[0]->recv(comms[0]->self, 1, 0, &got, sizeof(got)), LUNA_CANCELLED);
+  });
+  std::thread sender([&] {
+    luna_status status = LUNA_OK;
+    while (status == LUNA_OK) {
+      status = comms[1]->send(comms[1]->self, 2, 0, &value, sizeof(value));
+    }
+    EXPECT_EQ(status, LUNA_CANCELLED);
+  });
+  std::thread reducer([&] {
+    float number = 1;
+    EXPECT_EQ(comms[2]->all_reduce(comms[2]->self, &number, &number, 1, LUNA_REDUCE_SUM_F32),
+              LUNA_CANCELLED);
+  });
+  collective_->abort(self_, comms[0]);
+  receiver.join();
+  sender.join();
+  reducer.join();
+  EXPECT_EQ(comms[2]->recv(comms[2]->self, 1, 0, &value, sizeof(value)), LUNA_CANCELLED);
+  EXPECT_EQ(comms[0]->send(comms[0]->self, 1, 5, &value, sizeof(value)), LUNA_CANCELLED);
+  close_all(comms);
+}
+
+TEST_F(InprocCollective, PeerThatClosesEndsWaitingButDeliversWhatItSent) {
+  const auto comms = open_all(2, 64);
+  int value = 42;
+  ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 0, &value, sizeof(value)), LUNA_OK);
+  std::atomic<bool> got_first{false};
+  std::thread receiver([&] {
+    int got = 0;
+    EXPECT_EQ(comms[1]->recv(comms[1]->self, 0, 0, &got, sizeof(got)), LUNA_OK);
+    EXPECT_EQ(got, 42);
+    got_first = true;
+    EXPECT_EQ(comms[1]->recv(comms[1]->self, 0, 0, &got, sizeof(got)), LUNA_UNAVAILABLE);
+  });
+  while (!got_first)
+    std::this_thread::yield();
+  collective_->close(self_, comms[0]);
+  receiver.join();
+  EXPECT_EQ(comms[1]->send(comms[1]->self, 0, 0, &value, sizeof(value)), LUNA_UNAVAILABLE);
+  collective_->close(self_, comms[1]);
+  close_all(open_all(2, 128));  // the group's name is free again
+}
+
+TEST_F(InprocCollective, WrongArgumentsAreRefusedWithoutHarm) {
+  EXPECT_EQ(open(0, 0, 64).error().code(), Code::invalid_argument);
+  EXPECT_EQ(open(2, 2, 64).error().code(), Code::invalid_argument);
+  EXPECT_EQ(open(0, 65, 64).error().code(), Code::invalid_argument);
+  EXPECT_EQ(open(0, 2, 0).error().code(), Code::invalid_argument);
+  const auto comms = open_all(2, 64);
+  EXPECT_EQ(open(0, 2, 64).error().code(), Code::invalid_argument);  // opened twice
+  EXPECT_EQ(open(1, 2, 65).error().code(), Code::invalid_argument);  // sizes differ
+  const luna_comm* const comm = comms[0];
+  std::vector<std::uint8_t> bytes(65);
+  EXPECT_EQ(comm->send(comm->self, 0, 0, bytes.data(), 1), LUNA_INVALID_ARGUMENT);  // itself
+  EXPECT_EQ(comm->send(comm->self, 2, 0, bytes.data(), 1), LUNA_INVALID_ARGUMENT);
+  EXPECT_EQ(comm->send(comm->self, 1, 0, bytes.data(), 65), LUNA_INVALID_ARGUMENT);
+  EXPECT_EQ(comm->all_reduce(comm->self, bytes.data(), bytes.data(), 1, 99), LUNA_UNSUPPORTED);
+  ASSERT_EQ(comm->send(comm->self, 1, 0, bytes.data(), 8), LUNA_OK);
+  EXPECT_EQ(comms[1]->recv(comms[1]->self, 0, 0, bytes.data(), 4), LUNA_INVALID_ARGUMENT);
+  EXPECT_EQ(comms[1]->recv(comms[1]->self, 0, 0, bytes.data(), 8), LUNA_OK);
+  luna_status status = LUNA_OK;
+  for (std::uint32_t tag = 0; tag < 100 && status == LUNA_OK; ++tag) {
+    status = comm->send(comm->self, 1, tag, bytes.data(), 1);
+  }
+  EXPECT_EQ(status, LUNA_EXHAUSTED);  // tags are bounded
+  close_all(comms);
+}
+
+}  // namespace
+}  // namespace luna::test
