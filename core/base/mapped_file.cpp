@@ -20,7 +20,8 @@ Error system_error(const std::filesystem::path& path, int error) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe is refused below; without it, opening one would wait for a writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error(path, errno);
   struct stat info {};
   if (fstat(fd, &info) != 0) {

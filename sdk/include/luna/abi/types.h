@@ -70,7 +70,9 @@ typedef struct luna_param {
   uint32_t struct_size;
   uint32_t type;       /* LUNA_TYPE_* */
   const char* key;     /* snake_case with its unit: "interval_ms" */
-  const char* dflt;    /* NULL: the setting is required */
+  /* NULL: the setting is required. Elements of a list are separated by "|"; a map is written
+   * "key=value|key=value". */
+  const char* dflt;
   const char* min;     /* inclusive; NULL: no bound */
   const char* max;     /* inclusive; NULL: no bound */
   const char* choices; /* "a|b|c"; NULL: anything */
