@@ -1,6 +1,8 @@
 // The hyper-parameters of a model, by their names in the papers.
 #pragma once
 
+#include <luna/result.hpp>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,5 +34,12 @@ struct ModelConfig {
   bool tied_head = false;  ///< the head reads the embedding's weight
   RopeConfig rope;
 };
+
+class WeightFile;
+
+/// The hyper-parameters that a GGUF file states, checked against each other and for the features
+/// that Luna computes. [start-up]
+/// Errors  corrupt (key, value, what is allowed); unsupported (architecture or feature by name)
+Result<ModelConfig> read_model_config(const WeightFile& file);
 
 }  // namespace luna::model

@@ -1,0 +1,245 @@
+#include "core/model/model_config.hpp"
+
+#include "core/model/rope_frequencies.hpp"
+#include "core/model/weight_file.hpp"
+#include "core/model/weight_names.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace luna::model {
+namespace {
+
+constexpr std::array<std::string_view, 1> kArchitectures = {"llama"};
+constexpr std::uint64_t kSizeMax = 1u << 24;    // widths: far above any model, products fit 64 bits
+constexpr std::uint64_t kLayersMax = 1u << 20;  // check_weights() finds missing layers quickly
+
+/// Reads the keys of one architecture: "llama." + name.
+class Keys {
+ public:
+  Keys(const WeightFile& file, std::string architecture)
+      : file_(file), prefix_(std::move(architecture) + ".") {}
+
+  [[nodiscard]] std::string full(std::string_view name) const {
+    return prefix_ + std::string(name);
+  }
+
+  /// A count in 1..max, or nothing where the key is absent.
+  [[nodiscard]] Result<std::optional<std::uint32_t>> find_count(std::string_view name,
+                                                                std::uint64_t max) const {
+    LUNA_TRY(const auto value, find_unsigned(file_, full(name)));
+    if (!value) return std::optional<std::uint32_t>{};
+    if (*value == 0 || *value > max) return refused(name, std::to_string(*value), 1, max);
+    return std::optional<std::uint32_t>{static_cast<std::uint32_t>(*value)};
+  }
+
+  [[nodiscard]] Result<std::uint32_t> count(std::string_view name, std::uint64_t max) const {
+    LUNA_TRY(const auto value, find_count(name, max));
+    if (!value) return Error{Code::corrupt, full(name) + ": the key is missing"};
+    return *value;
+  }
+
+  /// A finite number above 0, or `fallback` where the key is absent.
+  [[nodiscard]] Result<double> positive(std::string_view name, double fallback) const {
+    LUNA_TRY(const auto value, find_number(file_, full(name)));
+    if (!value) return fallback;
+    if (!std::isfinite(*value) || *value <= 0.0) {
+      return Error{Code::corrupt,
+                   full(name) + " = " + std::to_string(*value) + ": must be finite and above 0"};
+    }
+    return *value;
+  }
+
+  /// Refuses a feature that is switched on by a number other than 0.
+  [[nodiscard]] Result<void> refuse(std::string_view name, std::string_view feature) const {
+    LUNA_TRY(const auto value, find_unsigned(file_, full(name)));
+    if (value.value_or(0) == 0) return {};
+    return Error{Code::unsupported,
+                 full(name) + " = " + std::to_string(*value) + ": " + std::string(feature) +
+                     " is not built"};
+  }
+
+  [[nodiscard]] const WeightFile& file() const { return file_; }
+
+ private:
+  [[nodiscard]] Error refused(std::string_view name,
+                              const std::string& value,
+                              std::uint64_t min,
+                              std::uint64_t max) const {
+    return Error{Code::corrupt,
+                 full(name) + " = " + value + ": must be in " + std::to_string(min) + ".." +
+                     std::to_string(max)};
+  }
+
+  const WeightFile& file_;
+  const std::string prefix_;
+};
+
+Result<std::string> read_architecture(const WeightFile& file) {
+  LUNA_TRY(const auto name, find_text(file, "general.architecture"));
+  if (!name) return Error{Code::corrupt, "general.architecture: the key is missing"};
+  std::string known;
+  for (const std::string_view architecture : kArchitectures) {
+    if (*name == architecture) return std::string(*name);
+    known += (known.empty() ? "" : ", ") + std::string(architecture);
+  }
+  return Error{Code::unsupported,
+               "general.architecture = \"" + printable(*name) + "\": Luna knows " + known};
+}
+
+Result<RopeScaling> read_rope_scaling(const Keys& keys) {
+  RopeScaling scaling;
+  LUNA_TRY(const auto type, find_text(keys.file(), keys.full("rope.scaling.type")));
+  // Files from before the type was stated have a factor alone, and it meant linear scaling.
+  LUNA_TRY(const double old_factor, keys.positive("rope.scale_linear", 1.0));
+  LUNA_TRY(scaling.factor, keys.positive("rope.scaling.factor", old_factor));
+  const std::string_view kind = type.value_or(scaling.factor != 1.0 ? "linear" : "none");
+  if (kind == "none") return RopeScaling{};
+  if (kind == "linear") {
+    scaling.kind = RopeScalingKind::linear;
+    return scaling;
+  }
+  if (kind != "yarn") {
+    return Error{Code::unsupported,
+                 keys.full("rope.scaling.type") + " = \"" + printable(kind) +
+                     "\": Luna knows none, linear, yarn"};
+  }
+  scaling.kind = RopeScalingKind::yarn;
+  LUNA_TRY(const auto context,
+           keys.count("rope.scaling.original_context_length",
+                      std::numeric_limits<std::uint32_t>::max()));
+  scaling.original_context = context;
+  LUNA_TRY(scaling.beta_fast, keys.positive("rope.scaling.yarn_beta_fast", 32.0));
+  LUNA_TRY(scaling.beta_slow, keys.positive("rope.scaling.yarn_beta_slow", 1.0));
+  LUNA_TRY(const double attention, keys.positive("rope.scaling.attn_factor", 1.0));
+  LUNA_TRY(scaling.attention_factor, keys.positive("rope.scaling.yarn_attn_factor", attention));
+  LUNA_TRY(const auto mix, find_number(keys.file(), keys.full("rope.scaling.yarn_ext_factor")));
+  // Below 0 is how writers say "the usual", which is 1.
+  if (mix && (!std::isfinite(*mix) || *mix > 1.0)) {
+    return Error{Code::corrupt,
+                 keys.full("rope.scaling.yarn_ext_factor") + " = " + std::to_string(*mix) +
+                     ": must be at most 1"};
+  }
+  scaling.extrapolation_factor = mix && *mix >= 0.0 ? *mix : 1.0;
+  return scaling;
+}
+
+/// The divisors of the frequencies that llama 3 files carry as a tensor; empty for others.
+Result<std::vector<float>> read_rope_factors(const WeightFile& file, std::uint32_t n_rot) {
+  std::vector<float> factors;
+  const TensorInfo* tensor = file.find_tensor(kRopeFactorsName);
+  if (tensor == nullptr) return factors;
+  const std::string name = "tensor " + std::string(kRopeFactorsName);
+  if (tensor->type_name != "F32" || tensor->n_elements() != n_rot / 2) {
+    return Error{Code::corrupt,
+                 name + ": " + std::to_string(tensor->n_elements()) + " values of type " +
+                     std::string(tensor->type_name) + ", expected " + std::to_string(n_rot / 2) +
+                     " of type F32"};
+  }
+  factors.resize(n_rot / 2);
+  std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
+  for (const float factor : factors) {
+    if (!std::isfinite(factor) || factor <= 0.0F) {
+      return Error{Code::corrupt,
+                   name + ": " + std::to_string(factor) + ", must be finite and above 0"};
+    }
+  }
+  return factors;
+}
+
+Result<RopeConfig> read_rope(const Keys& keys, std::uint32_t head_dim) {
+  LUNA_TRY(const auto stated, keys.find_count("rope.dimension_count", kSizeMax));
+  const std::uint32_t n_rot = stated.value_or(head_dim);
+  if (n_rot > head_dim || n_rot % 2 != 0) {
+    return Error{Code::corrupt,
+                 keys.full("rope.dimension_count") + " = " + std::to_string(n_rot) +
+                     ": must be even and at most " + std::to_string(head_dim)};
+  }
+  LUNA_TRY(const double base, keys.positive("rope.freq_base", 10000.0));
+  if (base <= 1.0) {
+    return Error{Code::corrupt,
+                 keys.full("rope.freq_base") + " = " + std::to_string(base) + ": must be above 1"};
+  }
+  LUNA_TRY(const RopeScaling scaling, read_rope_scaling(keys));
+  LUNA_TRY(const auto factors, read_rope_factors(keys.file(), n_rot));
+  RopeConfig rope = make_rope(n_rot, base, scaling, factors);
+  rope.interleaved = true;  // GGUF stores Q and K of this family permuted to interleaved pairs
+  return rope;
+}
+
+Result<void> read_heads(const Keys& keys, ModelConfig& config) {
+  LUNA_TRY(config.n_heads, keys.count("attention.head_count", kSizeMax));
+  LUNA_TRY(const auto n_kv_heads, keys.find_count("attention.head_count_kv", kSizeMax));
+  config.n_kv_heads = n_kv_heads.value_or(config.n_heads);
+  if (config.n_heads % config.n_kv_heads != 0) {
+    return Error{Code::corrupt,
+                 keys.full("attention.head_count_kv") + " = " + std::to_string(config.n_kv_heads) +
+                     ": must divide " + std::to_string(config.n_heads) + " heads"};
+  }
+  LUNA_TRY(const auto key_length, keys.find_count("attention.key_length", kSizeMax));
+  LUNA_TRY(const auto value_length, keys.find_count("attention.value_length", kSizeMax));
+  if (!key_length && config.hidden_size % config.n_heads != 0) {
+    return Error{Code::corrupt,
+                 keys.full("embedding_length") + " = " + std::to_string(config.hidden_size) +
+                     ": no multiple of " + std::to_string(config.n_heads) + " heads"};
+  }
+  config.head_dim = key_length.value_or(config.hidden_size / config.n_heads);
+  if (value_length.value_or(config.head_dim) != config.head_dim) {
+    return Error{Code::unsupported,
+                 keys.full("attention.value_length") + " = " + std::to_string(*value_length) +
+                     ": values of another length than keys (" + std::to_string(config.head_dim) +
+                     ") are not built"};
+  }
+  return {};
+}
+
+/// vocab_size is what the embedding holds; the key is often absent.
+Result<std::uint32_t> read_vocab_size(const Keys& keys) {
+  const TensorInfo* embedding = keys.file().find_tensor(kEmbeddingName);
+  if (embedding == nullptr || embedding->rank != 2) {
+    return Error{Code::corrupt,
+                 "tensor " + std::string(kEmbeddingName) + ": missing, or no matrix"};
+  }
+  const std::uint64_t n_rows = embedding->dims[0];
+  LUNA_TRY(const auto stated, keys.find_count("vocab_size", kSizeMax));
+  if (n_rows > kSizeMax || stated.value_or(static_cast<std::uint32_t>(n_rows)) != n_rows) {
+    return Error{Code::corrupt,
+                 keys.full("vocab_size") + " = " + std::to_string(stated.value_or(0)) + ": " +
+                     std::string(kEmbeddingName) + " has " + std::to_string(n_rows) + " rows"};
+  }
+  return static_cast<std::uint32_t>(n_rows);
+}
+
+}  // namespace
+
+Result<ModelConfig> read_model_config(const WeightFile& file) {
+  ModelConfig config;
+  LUNA_TRY(config.architecture, read_architecture(file));
+  LUNA_TRY(const auto name, find_text(file, "general.name"));
+  config.name = name.value_or("");
+  const Keys keys(file, config.architecture);
+  LUNA_TRY(config.n_layers, keys.count("block_count", kLayersMax));
+  LUNA_TRY(config.hidden_size, keys.count("embedding_length", kSizeMax));
+  LUNA_TRY(config.ffn_size, keys.count("feed_forward_length", kSizeMax));
+  LUNA_TRY(config.context_length,
+           keys.count("context_length", std::numeric_limits<std::uint32_t>::max()));
+  LUNA_TRY(read_heads(keys, config));
+  LUNA_TRY(const double eps, keys.positive("attention.layer_norm_rms_epsilon", 0.0));
+  if (eps == 0.0) {
+    return Error{Code::corrupt,
+                 keys.full("attention.layer_norm_rms_epsilon") + ": the key is missing"};
+  }
+  config.norm_eps = static_cast<float>(eps);
+  LUNA_TRY(const double scale, keys.positive("attention.scale", 1.0 / std::sqrt(config.head_dim)));
+  config.attention_scale = static_cast<float>(scale);
+  LUNA_TRY(keys.refuse("expert_count", "a mixture of experts"));
+  LUNA_TRY(keys.refuse("attention.sliding_window", "a sliding window"));
+  LUNA_TRY(config.vocab_size, read_vocab_size(keys));
+  config.tied_head = file.find_tensor(kHeadName) == nullptr;
+  LUNA_TRY(config.rope, read_rope(keys, config.head_dim));
+  return config;
+}
+
+}  // namespace luna::model

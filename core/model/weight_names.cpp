@@ -1,0 +1,103 @@
+#include "core/model/weight_names.hpp"
+
+#include <array>
+#include <unordered_set>
+
+namespace luna::model {
+namespace {
+
+constexpr std::array<std::string_view, kNLayerWeights> kNames = {
+    "attn_norm.weight",
+    "attn_q.weight",
+    "attn_k.weight",
+    "attn_v.weight",
+    "attn_output.weight",
+    "ffn_norm.weight",
+    "ffn_gate.weight",
+    "ffn_up.weight",
+    "ffn_down.weight",
+};
+
+/// Tensors that some writers add and the architecture computes without.
+constexpr std::string_view kIgnoredSuffix = ".attn_rot_embd";
+
+std::string shape_text(const WeightShape& shape) {
+  return "[" + std::to_string(shape.n_rows) + ", " + std::to_string(shape.n_cols) + "]";
+}
+
+Result<void> check_weight(const WeightFile& file, const std::string& name, WeightShape expected) {
+  const TensorInfo* tensor = file.find_tensor(name);
+  if (tensor == nullptr) {
+    return Error{Code::corrupt, "tensor " + name + ": missing, expected " + shape_text(expected)};
+  }
+  const bool is_vector = tensor->rank == 1;
+  const WeightShape found{is_vector ? 1 : tensor->dims[0],
+                          is_vector ? tensor->dims[0] : tensor->dims[1]};
+  if (tensor->rank == 0 || tensor->rank > 2 || found != expected) {
+    return Error{Code::corrupt,
+                 "tensor " + name + ": of rank " + std::to_string(tensor->rank) + " and shape " +
+                     shape_text(found) + ", expected " + shape_text(expected)};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string layer_weight_name(std::uint32_t layer, LayerWeight weight) {
+  return "blk." + std::to_string(layer) + "." +
+         std::string(kNames[static_cast<std::size_t>(weight)]);
+}
+
+WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
+  const std::uint64_t query_size = std::uint64_t{config.n_heads} * config.head_dim;
+  const std::uint64_t kv_size = std::uint64_t{config.n_kv_heads} * config.head_dim;
+  switch (weight) {
+    case LayerWeight::attention_norm:
+    case LayerWeight::ffn_norm:
+      return {1, config.hidden_size};
+    case LayerWeight::query:
+      return {query_size, config.hidden_size};
+    case LayerWeight::key:
+    case LayerWeight::value:
+      return {kv_size, config.hidden_size};
+    case LayerWeight::attention_out:
+      return {config.hidden_size, query_size};
+    case LayerWeight::gate:
+    case LayerWeight::up:
+      return {config.ffn_size, config.hidden_size};
+    case LayerWeight::down:
+      return {config.hidden_size, config.ffn_size};
+  }
+  return {};
+}
+
+Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
+  const WeightShape embedding{config.vocab_size, config.hidden_size};
+  LUNA_TRY(check_weight(file, std::string(kEmbeddingName), embedding));
+  LUNA_TRY(check_weight(file, std::string(kOutputNormName), {1, config.hidden_size}));
+  if (!config.tied_head) LUNA_TRY(check_weight(file, std::string(kHeadName), embedding));
+  std::unordered_set<std::string> known = {std::string(kEmbeddingName),
+                                           std::string(kOutputNormName),
+                                           std::string(kHeadName),
+                                           std::string(kRopeFactorsName)};
+  for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
+    for (std::size_t i = 0; i < kNLayerWeights; ++i) {
+      const auto weight = static_cast<LayerWeight>(i);
+      std::string name = layer_weight_name(layer, weight);
+      LUNA_TRY(check_weight(file, name, layer_weight_shape(config, weight)));
+      known.insert(std::move(name));
+    }
+  }
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (tensor.name.find(kIgnoredSuffix) != std::string::npos) continue;
+    if (!known.contains(tensor.name)) {
+      return Error{Code::unsupported,
+                   "tensor " + printable(tensor.name) + ": not a weight of a " +
+                       config.architecture + " model of " + std::to_string(config.n_layers) +
+                       " layers"};
+    }
+  }
+  return {};
+}
+
+}  // namespace luna::model

@@ -1,0 +1,52 @@
+// The names that a family's files give to the weights of a layer, and the shapes they must have.
+#pragma once
+
+#include "core/model/model_config.hpp"
+#include "core/model/weight_file.hpp"
+
+#include <luna/result.hpp>
+
+#include <string>
+#include <string_view>
+
+namespace luna::model {
+
+/// Weights that every layer of the family has.
+enum class LayerWeight : std::uint8_t {
+  attention_norm,  // [hidden_size]
+  query,           // [n_heads * head_dim, hidden_size]
+  key,             // [n_kv_heads * head_dim, hidden_size]
+  value,           // [n_kv_heads * head_dim, hidden_size]
+  attention_out,   // [hidden_size, n_heads * head_dim]
+  ffn_norm,        // [hidden_size]
+  gate,            // [ffn_size, hidden_size]
+  up,              // [ffn_size, hidden_size]
+  down,            // [hidden_size, ffn_size]
+};
+inline constexpr std::size_t kNLayerWeights = 9;
+
+inline constexpr std::string_view kEmbeddingName =
+    "token_embd.weight";  // [vocab_size, hidden_size]
+inline constexpr std::string_view kOutputNormName = "output_norm.weight";  // [hidden_size]
+inline constexpr std::string_view kHeadName = "output.weight";  // [vocab_size, hidden_size]
+inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";  // [n_rot / 2]
+
+/// "blk.3.attn_q.weight".
+std::string layer_weight_name(std::uint32_t layer, LayerWeight weight);
+
+/// Rows and columns of a layer's weight; vectors have one row.
+struct WeightShape {
+  std::uint64_t n_rows = 0;
+  std::uint64_t n_cols = 0;
+  friend bool operator==(const WeightShape&, const WeightShape&) = default;
+};
+WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight);
+
+/// Checks that each weight the family needs is in the file with its shape, and that no layer has
+/// one that the family does not know (a bias left out silently would give wrong answers).
+/// Errors  corrupt: the first weight that is missing or of another shape; unsupported: the first
+///         that is not known
+/// Cost    O(n_tensors)
+Result<void> check_weights(const ModelConfig& config, const WeightFile& file);
+
+}  // namespace luna::model
