@@ -54,7 +54,7 @@ const Broken kBroken[] = {
     {"2^32 tensors", "tensor_count", [](auto& f) { f.extra_tensors = 1ull << 32; }},
     {"one tensor too many", "tensor", [](auto& f) { f.extra_tensors = 1; }},
     {"2^60 keys", "metadata_kv_count", [](auto& f) { f.extra_keys = 1ull << 60; }},
-    {"one key too many", "key", [](auto& f) { f.extra_keys = 1; }},
+    {"one key too many", "tensor 0 name", [](auto& f) { f.extra_keys = 1; }},
     {"string of 2^63 bytes",
      "general.architecture",
      [](auto& f) {

@@ -27,12 +27,8 @@ class Bytes {
     put<std::uint64_t>(s.size());
     return raw(s);
   }
-  Bytes& raw(std::string_view s) {
-    return append(s.data(), s.size());
-  }
-  Bytes& raw(std::span<const std::byte> s) {
-    return append(s.data(), s.size());
-  }
+  Bytes& raw(std::string_view s) { return append(s.data(), s.size()); }
+  Bytes& raw(std::span<const std::byte> s) { return append(s.data(), s.size()); }
   Bytes& pad(std::size_t alignment) {
     while (bytes_.size() % alignment != 0)
       bytes_.push_back(std::byte{0});
