@@ -72,6 +72,27 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() = default;
 
+  /// A copy of a program that came over the border and passed verify().
+  static Program copy_of(const luna_program& p) {
+    Program copy;
+    copy.limits_ = {p.numerics,
+                    p.n_rows_max,
+                    p.n_seqs_max,
+                    p.n_out_rows_max,
+                    p.n_blocks_per_seq_max,
+                    p.n_positions_max,
+                    p.kv};
+    copy.ops_.assign(p.ops, p.ops + p.n_ops);
+    copy.views_.assign(p.views, p.views + p.n_views);
+    copy.slots_.assign(p.slots, p.slots + p.n_slots);
+    copy.args_.assign(p.args, p.args + p.n_args);
+    copy.attrs_.assign(p.attrs, p.attrs + p.n_attrs);
+    copy.hash_ = p.hash;
+    for (luna_slot& slot : copy.slots_)
+      if (slot.kind == LUNA_SLOT_CONSTANT) slot.data = copy.keep_constant(slot.data, slot.bytes);
+    return copy;
+  }
+
   /// The program as the ABI has it; valid as long as this object lives unmoved.
   [[nodiscard]] luna_program abi() const {
     luna_program p{};
@@ -105,6 +126,12 @@ class Program {
 
  private:
   friend class ProgramBuilder;
+  const std::byte* keep_constant(const void* data, std::uint64_t bytes) {
+    auto copy = std::make_unique<std::byte[]>(bytes);
+    if (bytes != 0) std::memcpy(copy.get(), data, bytes);
+    constants_.push_back(std::move(copy));
+    return constants_.back().get();
+  }
   ProgramLimits limits_;
   std::vector<luna_op> ops_;
   std::vector<luna_view> views_;
@@ -146,11 +173,8 @@ class ProgramBuilder {
   }
   /// A constant vector, copied into the program.
   ViewId constant(std::span<const double> values) {
-    auto copy = std::make_unique<std::byte[]>(values.size_bytes());
-    if (!values.empty()) std::memcpy(copy.get(), values.data(), values.size_bytes());
     const std::uint32_t slot = add_slot(LUNA_SLOT_CONSTANT, 0, values.size_bytes());
-    program_.slots_[slot].data = copy.get();
-    program_.constants_.push_back(std::move(copy));
+    program_.slots_[slot].data = program_.keep_constant(values.data(), values.size_bytes());
     return add_view(slot, LUNA_DTYPE_F64, static_cast<std::uint32_t>(values.size()), 0);
   }
   /// A new activation [rows, width]; `rows` is LUNA_DIM_ROWS or LUNA_DIM_OUT_ROWS.

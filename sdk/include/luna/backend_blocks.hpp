@@ -1,0 +1,376 @@
+// Building blocks of backends: handles, memory budget, the queue of steps, and the checks of what
+// core hands over.
+#pragma once
+
+#include <luna/abi/backend.h>
+#include <luna/op_rules.hpp>
+#include <luna/result.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace luna {
+
+/// Objects behind the numbers that cross the border. A resource; owns the objects. Adding and
+/// removing lock; find() does not, so a step may use it. [any]
+template <typename T>
+class HandleTable {
+ public:
+  explicit HandleTable(std::size_t n_max)
+      : entries_(std::make_unique<std::atomic<T*>[]>(n_max)), n_max_(n_max) {}
+  HandleTable(const HandleTable&) = delete;
+  HandleTable& operator=(const HandleTable&) = delete;
+  ~HandleTable() {
+    for (std::size_t i = 0; i < n_max_; ++i)
+      delete entries_[i].load();
+  }
+
+  Result<std::uint64_t> add(std::unique_ptr<T> object) {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t n = 0; n < n_max_; ++n) {
+      const std::size_t i = (next_ + n) % n_max_;
+      if (entries_[i].load() != nullptr) continue;
+      entries_[i].store(object.release(), std::memory_order_release);
+      next_ = i + 1;
+      return std::uint64_t{i} + 1;
+    }
+    return Error{Code::exhausted, "all " + std::to_string(n_max_) + " handles are in use"};
+  }
+  [[nodiscard]] T* find(std::uint64_t handle) const {
+    if (handle == 0 || handle > n_max_) return nullptr;
+    return entries_[handle - 1].load(std::memory_order_acquire);
+  }
+  /// Takes the object out; null if the handle is not in use.
+  std::unique_ptr<T> remove(std::uint64_t handle) {
+    const std::lock_guard lock(mutex_);
+    if (handle == 0 || handle > n_max_) return nullptr;
+    return std::unique_ptr<T>(entries_[handle - 1].exchange(nullptr));
+  }
+
+ private:
+  std::unique_ptr<std::atomic<T*>[]> entries_;
+  std::size_t n_max_;
+  std::size_t next_ = 0;
+  std::mutex mutex_;
+};
+
+/// What a device may still allocate. [any]
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  Result<void> reserve(std::uint64_t bytes, std::string_view what) {
+    std::uint64_t used = used_.load();
+    do {
+      if (bytes > bytes_max_ - used)
+        return Error{Code::exhausted,
+                     std::string(what) + ": " + std::to_string(bytes) + " bytes do not fit, " +
+                         std::to_string(bytes_max_ - used) + " of " + std::to_string(bytes_max_) +
+                         " are free"};
+    } while (!used_.compare_exchange_weak(used, used + bytes));
+    return {};
+  }
+  void release(std::uint64_t bytes) { used_.fetch_sub(bytes); }
+  [[nodiscard]] std::uint64_t bytes_used() const { return used_.load(); }
+
+ private:
+  const std::uint64_t bytes_max_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
+/// A share of a budget, given back when the owner goes.
+class Reservation {
+ public:
+  Reservation() = default;
+  static Result<Reservation> make(MemoryBudget* budget,
+                                  std::uint64_t bytes,
+                                  std::string_view what) {
+    LUNA_TRY(budget->reserve(bytes, what));
+    return Reservation(budget, bytes);
+  }
+  Reservation(Reservation&& other) noexcept
+      : budget_(std::exchange(other.budget_, nullptr)), bytes_(other.bytes_) {}
+  Reservation& operator=(Reservation&& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Reservation() {
+    if (budget_ != nullptr) budget_->release(bytes_);
+  }
+
+ private:
+  Reservation(MemoryBudget* budget, std::uint64_t bytes) : budget_(budget), bytes_(bytes) {}
+  MemoryBudget* budget_ = nullptr;  // of the device, which outlives its memory
+  std::uint64_t bytes_ = 0;
+};
+
+/// Steps waiting for a device, in order. Any thread pushes, one thread pops. Bounded: full is an
+/// answer. No locks: a cell's number says whose turn it is.
+template <typename Job, std::uint32_t kCells>
+class JobQueue {
+  static_assert((kCells & (kCells - 1)) == 0);
+
+ public:
+  JobQueue() {
+    for (std::uint32_t i = 0; i < kCells; ++i)
+      cells_[i].turn.store(i, std::memory_order_relaxed);
+  }
+
+  /// Whether there was room. [any]
+  bool push(const Job& job) {
+    std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    for (;;) {
+      Cell& cell = cells_[tail % kCells];
+      const std::uint32_t turn = cell.turn.load(std::memory_order_acquire);
+      if (turn == tail) {
+        if (!tail_.compare_exchange_weak(tail, tail + 1)) continue;
+        cell.job = job;
+        cell.turn.store(tail + 1, std::memory_order_release);
+        wake();
+        return true;
+      }
+      if (static_cast<std::int32_t>(turn - tail) < 0) return false;
+      tail = tail_.load(std::memory_order_relaxed);
+    }
+  }
+  /// Whether there was a job. [consumer]
+  bool pop(Job* job) {
+    Cell& cell = cells_[head_ % kCells];
+    if (cell.turn.load(std::memory_order_acquire) != head_ + 1) return false;
+    *job = cell.job;
+    cell.turn.store(head_ + kCells, std::memory_order_release);
+    ++head_;
+    return true;
+  }
+  /// Changes with every push and close; read it before a pop that may fail, then sleep on it.
+  [[nodiscard]] std::uint32_t signal() const { return signal_.load(std::memory_order_acquire); }
+  void sleep(std::uint32_t seen) const { signal_.wait(seen, std::memory_order_acquire); }
+  [[nodiscard]] bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+  void close() {
+    closed_.store(true, std::memory_order_release);
+    wake();
+  }
+
+ private:
+  struct Cell {
+    std::atomic<std::uint32_t> turn{0};
+    Job job{};
+  };
+  void wake() {
+    signal_.fetch_add(1, std::memory_order_release);
+    signal_.notify_all();
+  }
+  std::array<Cell, kCells> cells_;
+  alignas(64) std::atomic<std::uint32_t> tail_{0};
+  alignas(64) std::uint32_t head_ = 0;
+  alignas(64) std::atomic<std::uint32_t> signal_{0};
+  std::atomic<bool> closed_{false};
+};
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+/// Largest weight: keeps every product of sizes within 64 bits.
+inline constexpr std::uint64_t kWeightDimMax = std::uint64_t{1} << 28;
+
+/// Bytes of a row of each plane that a description needs; 0 where the plane is absent.
+inline std::array<std::uint64_t, LUNA_N_PLANES> plane_row_bytes(const luna_weight_desc& d) {
+  std::array<std::uint64_t, LUNA_N_PLANES> bytes{};
+  if (d.klass == LUNA_WEIGHT_DENSE) {
+    bytes[LUNA_PLANE_VALUES] = d.n_cols * dtype_bytes(d.dtype);
+    return bytes;
+  }
+  const std::uint64_t n_groups = (d.n_cols + d.group - 1) / d.group;
+  bytes[LUNA_PLANE_CODES] = d.n_cols;
+  if (d.super == 0) {
+    bytes[LUNA_PLANE_SCALE] = 4 * n_groups;
+    bytes[LUNA_PLANE_OFFSET] = d.has_offset != 0 ? 4 * n_groups : 0;
+    return bytes;
+  }
+  const std::uint64_t n_super = (d.n_cols + d.super - 1) / d.super;
+  bytes[LUNA_PLANE_SUB_SCALE] = n_groups;
+  bytes[LUNA_PLANE_SUPER_SCALE] = 4 * n_super;
+  bytes[LUNA_PLANE_SUB_OFFSET] = d.has_offset != 0 ? n_groups : 0;
+  bytes[LUNA_PLANE_SUPER_OFFSET] = d.has_offset != 0 ? 4 * n_super : 0;
+  return bytes;
+}
+
+inline Result<void> check_weight_desc(const luna_weight_desc* desc) {
+  const auto bad = [](const char* field, std::uint64_t value, const char* allowed) {
+    return Error{Code::invalid_argument,
+                 std::string("weight.") + field + " = " + std::to_string(value) + ": " + allowed};
+  };
+  if (!LUNA_HAS(desc, luna_weight_desc, lut))
+    return Error{Code::invalid_argument, "the weight's description is incomplete"};
+  const luna_weight_desc& d = *desc;
+  if (d.n_rows == 0 || d.n_rows > kWeightDimMax) return bad("n_rows", d.n_rows, "in 1..2^28");
+  if (d.n_cols == 0 || d.n_cols > kWeightDimMax) return bad("n_cols", d.n_cols, "in 1..2^28");
+  if (d.klass == LUNA_WEIGHT_DENSE) {
+    if (dtype_bytes(d.dtype) == 0) return bad("dtype", d.dtype, "unknown type");
+  } else if (d.klass == LUNA_WEIGHT_AFFINE || d.klass == LUNA_WEIGHT_LUT) {
+    if (d.bits < 2 || d.bits > 8) return bad("bits", d.bits, "must be in 2..8");
+    if (d.klass == LUNA_WEIGHT_LUT && d.bits != 4) return bad("bits", d.bits, "code books have 4");
+    if (d.group == 0 || d.group > d.n_cols) return bad("group", d.group, "must be in 1..n_cols");
+    if (d.super != 0 && (d.super < d.group || d.super % d.group != 0))
+      return bad("super", d.super, "must be a multiple of the group");
+  } else {
+    return bad("klass", d.klass, "unknown class");
+  }
+  const auto need = plane_row_bytes(d);
+  for (std::uint32_t p = 0; p < LUNA_N_PLANES; ++p)
+    if (d.row_bytes[p] < need[p] || (need[p] == 0) != (d.row_bytes[p] == 0) ||
+        d.row_bytes[p] > kWeightDimMax * 16)
+      return Error{Code::invalid_argument,
+                   "weight.row_bytes[" + std::to_string(p) +
+                       "] = " + std::to_string(d.row_bytes[p]) + ": rows of that plane have " +
+                       std::to_string(need[p])};
+  return {};
+}
+
+/// Checks a range of rows against its weight: bounds, the multiple of 64, no plane missing.
+inline Result<void> check_weight_rows(const luna_weight_desc& desc, const luna_weight_rows& rows) {
+  if (rows.first_row % 64 != 0 || rows.n_rows == 0 || rows.first_row >= desc.n_rows ||
+      rows.n_rows > desc.n_rows - rows.first_row)
+    return Error{Code::invalid_argument,
+                 "weight_rows: rows " + std::to_string(rows.first_row) + " + " +
+                     std::to_string(rows.n_rows) + " of " + std::to_string(desc.n_rows) +
+                     ": the first must be a multiple of 64 and all must exist"};
+  for (std::uint32_t p = 0; p < LUNA_N_PLANES; ++p)
+    if (desc.row_bytes[p] != 0 && rows.planes[p] == nullptr)
+      return Error{Code::invalid_argument, "weight_rows: plane " + std::to_string(p) + " is null"};
+  return {};
+}
+
+/// Whether a weight fits the view an op has of it: a matrix by both sizes, a vector by its length.
+inline Result<void> check_weight_shape(const luna_view& view,
+                                       const luna_weight_desc& desc,
+                                       std::uint32_t index) {
+  const bool fits = view.rank == 2 ? desc.n_rows == view.dims[0] && desc.n_cols == view.dims[1]
+                                   : desc.n_rows * desc.n_cols == view.dims[0];
+  if (fits) return {};
+  return Error{Code::invalid_argument,
+               "weight " + std::to_string(index) + " is " + std::to_string(desc.n_rows) + " x " +
+                   std::to_string(desc.n_cols) + ", the program says otherwise"};
+}
+
+/// Bytes that the buffer behind a LOGITS or CANDIDATES slot must have.
+inline std::uint64_t out_bytes(const luna_program& p, std::uint32_t kind) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < p.n_views; ++i)
+    if (p.slots[p.views[i].slot].kind == kind)
+      bytes = std::max(bytes, std::uint64_t{4} * p.views[i].dims[1] * p.n_out_rows_max);
+  return bytes;
+}
+
+inline Result<void> check_kv_layout(const luna_kv_layout* layout) {
+  if (layout == nullptr || layout->n_layers == 0 || layout->n_layers > 65536 ||
+      layout->n_kv_heads == 0 || layout->n_kv_heads > 4096 || layout->head_dim == 0 ||
+      layout->head_dim > 4096 || dtype_bytes(layout->dtype) == 0 ||
+      !std::has_single_bit(layout->block_tokens) || layout->block_tokens < 32 ||
+      layout->block_tokens > 256)
+    return Error{Code::invalid_argument, "the KV layout is out of range"};
+  return {};
+}
+
+/// What a compiled program lets a step be.
+struct StepBounds {
+  std::uint32_t n_rows_max = 0;
+  std::uint32_t n_seqs_max = 0;
+  std::uint32_t n_out_rows_max = 0;
+  std::uint32_t n_blocks_per_seq_max = 0;
+  std::uint32_t n_positions_max = 0;
+  std::uint32_t n_token_ids = 0;   ///< rows of the embedding; 0: the program reads no token ids
+  std::uint32_t block_tokens = 0;  ///< 0: the program has no KV
+  std::uint64_t n_kv_blocks = 0;   ///< of the bound KV buffer
+};
+
+/// Checks every index of a step, so that the ops need not. Allocates only to say what is wrong.
+class StepChecker {
+ public:
+  StepChecker(const StepBounds& bounds, const luna_step& step) : b_(bounds), s_(step) {}
+
+  Result<void> run() const {
+    if (s_.n_rows == 0 || s_.n_rows > b_.n_rows_max) return bad("n_rows", s_.n_rows);
+    if (s_.n_seqs == 0 || s_.n_seqs > b_.n_seqs_max) return bad("n_seqs", s_.n_seqs);
+    if (s_.n_out_rows > b_.n_out_rows_max) return bad("n_out_rows", s_.n_out_rows);
+    if (s_.positions == nullptr || s_.seq_first_row == nullptr ||
+        (b_.n_token_ids != 0 && s_.token_ids == nullptr) ||
+        (b_.block_tokens != 0 && s_.block_tables == nullptr) ||
+        (s_.n_out_rows != 0 && (s_.out_rows == nullptr || s_.out_flags == nullptr)) ||
+        (s_.n_kv_copies != 0 && s_.kv_copies == nullptr))
+      return Error{Code::invalid_argument, "step: an array is null"};
+    for (std::uint32_t i = 0; i < s_.n_rows; ++i) {
+      if (b_.n_token_ids != 0 && s_.token_ids[i] >= b_.n_token_ids)
+        return bad("token_ids", s_.token_ids[i]);
+      if (s_.positions[i] >= b_.n_positions_max) return bad("positions", s_.positions[i]);
+    }
+    for (std::uint32_t i = 0; i < s_.n_out_rows; ++i)
+      if (s_.out_rows[i] >= s_.n_rows || (i != 0 && s_.out_rows[i] <= s_.out_rows[i - 1]))
+        return bad("out_rows", s_.out_rows[i]);
+    for (std::uint32_t i = 0; i < s_.n_kv_copies; ++i)
+      if (s_.kv_copies[i].from_block >= b_.n_kv_blocks ||
+          s_.kv_copies[i].to_block >= b_.n_kv_blocks)
+        return bad("kv_copies", s_.kv_copies[i].to_block);
+    return check_sequences();
+  }
+
+ private:
+  Result<void> check_sequences() const {
+    if (s_.seq_first_row[0] != 0 || s_.seq_first_row[s_.n_seqs] != s_.n_rows)
+      return bad("seq_first_row", s_.seq_first_row[s_.n_seqs]);
+    for (std::uint32_t s = 0; s < s_.n_seqs; ++s) {
+      const std::uint32_t first = s_.seq_first_row[s];
+      const std::uint32_t end = s_.seq_first_row[s + 1];
+      if (first >= end || end > s_.n_rows) return bad("seq_first_row", end);
+      for (std::uint32_t i = first + 1; i < end; ++i)
+        if (s_.positions[i] <= s_.positions[i - 1]) return bad("positions", s_.positions[i]);
+      if (b_.block_tokens == 0) continue;
+      const std::uint32_t n_blocks = s_.positions[end - 1] / b_.block_tokens + 1;
+      if (n_blocks > b_.n_blocks_per_seq_max || n_blocks > s_.block_table_stride)
+        return bad("block_table_stride", s_.block_table_stride);
+      const std::uint32_t* table =
+          s_.block_tables + static_cast<std::size_t>(s) * s_.block_table_stride;
+      for (std::uint32_t block = 0; block < n_blocks; ++block)
+        if (table[block] >= b_.n_kv_blocks) return bad("block_tables", table[block]);
+    }
+    return {};
+  }
+  static Error bad(const char* field, std::uint64_t value) {
+    return Error{Code::invalid_argument,
+                 std::string("step.") + field + " = " + std::to_string(value) +
+                     ": beyond what the program was compiled for"};
+  }
+  const StepBounds& b_;
+  const luna_step& s_;
+};
+
+inline Result<void> check_step(const StepBounds& bounds, const luna_step& step) {
+  return StepChecker(bounds, step).run();
+}
+
+/// The bounds a program gives its steps; the number of KV blocks is known when a buffer is bound.
+inline StepBounds step_bounds(const luna_program& p) {
+  StepBounds b;
+  b.n_rows_max = p.n_rows_max;
+  b.n_seqs_max = p.n_seqs_max;
+  b.n_out_rows_max = p.n_out_rows_max;
+  b.n_blocks_per_seq_max = p.n_blocks_per_seq_max;
+  b.n_positions_max = p.n_positions_max;
+  for (std::uint32_t i = 0; i < p.n_slots; ++i)
+    if (p.slots[i].kind == LUNA_SLOT_KV) b.block_tokens = p.kv.block_tokens;
+  for (std::uint32_t i = 0; i < p.n_ops; ++i) {
+    if (p.ops[i].op != LUNA_OP_EMBED) continue;
+    const std::uint32_t vocab = OpReader(p, p.ops[i]).in(0).dims[0];
+    b.n_token_ids = b.n_token_ids == 0 ? vocab : std::min(b.n_token_ids, vocab);
+  }
+  return b;
+}
+
+}  // namespace luna
