@@ -1,0 +1,250 @@
+#include "ops.hpp"
+
+#include <luna/abi/types.h>
+#include <luna/float16.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace luna::reference {
+
+void embed(const Matrix& w, const std::uint32_t* token_ids, const Rows& y) {
+  for (std::uint32_t i = 0; i < y.n_rows; ++i) {
+    const float* row = w.values + static_cast<std::size_t>(token_ids[i]) * w.n_cols;
+    std::copy_n(row, w.n_cols, y.row(i));
+  }
+}
+
+void rms_norm(const Rows& x, const float* w, float eps, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i) {
+    const float* in = x.row(i);
+    double sum = 0;
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      sum += double{in[d]} * in[d];
+    const double factor = 1.0 / std::sqrt(sum / x.width + double{eps});
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      y.row(i)[d] = static_cast<float>(in[d] * factor * w[d]);
+  }
+}
+
+void layer_norm(const Rows& x, const Matrix& w, const Matrix& b, float eps, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i) {
+    const float* in = x.row(i);
+    double mean = 0;
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      mean += in[d];
+    mean /= x.width;
+    double variance = 0;
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      variance += (in[d] - mean) * (in[d] - mean);
+    const double factor = 1.0 / std::sqrt(variance / x.width + double{eps});
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      y.row(i)[d] = static_cast<float>((in[d] - mean) * factor * w.values[d] + b.values[d]);
+  }
+}
+
+namespace {
+
+// Each lane is one row's sum, ascending over K, so more lanes change no bit. Clones let the lanes
+// use wide registers; thread sanitizer cannot run the resolvers they need.
+#if defined(__SANITIZE_THREAD__) || defined(__clang__)
+#define LUNA_WIDE_CLONES
+#else
+#define LUNA_WIDE_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+
+LUNA_WIDE_CLONES void dot_lanes(const float* w, const double* x, std::uint32_t k, double* sums) {
+  double acc[kLinearLanes] = {};
+  for (std::uint32_t i = 0; i < k; ++i)
+    for (std::uint32_t lane = 0; lane < kLinearLanes; ++lane)
+      acc[lane] += double{w[i]} * x[i * kLinearLanes + lane];
+  std::copy_n(acc, kLinearLanes, sums);
+}
+
+double dot(const float* w, const float* x, std::uint32_t k) {
+  double sum = 0;
+  for (std::uint32_t i = 0; i < k; ++i)
+    sum += double{w[i]} * double{x[i]};
+  return sum;
+}
+
+float with_bias(double sum, const float* bias, std::uint32_t n) {
+  return static_cast<float>(bias != nullptr ? sum + bias[n] : sum);
+}
+
+}  // namespace
+
+void linear(
+    const Rows& x, const Matrix& w, const float* bias, std::span<double> scratch, const Rows& y) {
+  const std::uint32_t k = w.n_cols;
+  for (std::uint32_t first = 0; first < x.n_rows; first += kLinearLanes) {
+    const std::uint32_t n_lanes = std::min(kLinearLanes, x.n_rows - first);
+    if (n_lanes == 1) {
+      for (std::uint32_t n = 0; n < w.n_rows; ++n)
+        y.row(first)[n] = with_bias(dot(w.values + std::size_t{n} * k, x.row(first), k), bias, n);
+      continue;
+    }
+    for (std::uint32_t i = 0; i < k; ++i)  // x transposed: [k, lanes], absent rows zero
+      for (std::uint32_t lane = 0; lane < kLinearLanes; ++lane)
+        scratch[i * kLinearLanes + lane] = lane < n_lanes ? x.row(first + lane)[i] : 0.0F;
+    for (std::uint32_t n = 0; n < w.n_rows; ++n) {
+      double sums[kLinearLanes];
+      dot_lanes(w.values + std::size_t{n} * k, scratch.data(), k, sums);
+      for (std::uint32_t lane = 0; lane < n_lanes; ++lane)
+        y.row(first + lane)[n] = with_bias(sums[lane], bias, n);
+    }
+  }
+}
+
+void rope(const Rows& x, const std::uint32_t* positions, const RopeParams& p, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i) {
+    if (y.base != x.base) std::copy_n(x.row(i), x.width, y.row(i));
+    for (std::uint32_t pair = 0; pair < p.n_rot / 2; ++pair) {
+      const double angle = positions[i] * p.frequencies[pair];
+      const float c = static_cast<float>(std::cos(angle)) * p.magnitude;
+      const float s = static_cast<float>(std::sin(angle)) * p.magnitude;
+      const std::uint32_t a = p.halves ? pair : 2 * pair;
+      const std::uint32_t b = p.halves ? pair + p.n_rot / 2 : 2 * pair + 1;
+      for (std::uint32_t h = 0; h < p.n_heads; ++h) {
+        float* head = y.row(i) + std::size_t{h} * p.head_dim;
+        const double x0 = head[a];
+        const double x1 = head[b];
+        head[a] = static_cast<float>(x0 * c - x1 * s);
+        head[b] = static_cast<float>(x0 * s + x1 * c);
+      }
+    }
+  }
+}
+
+void kv_write(const float* k,
+              const float* v,
+              const KvCache& kv,
+              std::uint32_t layer,
+              std::uint32_t position) {
+  for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h) {
+    std::copy_n(k + std::size_t{h} * kv.head_dim, kv.head_dim, kv.at(layer, 0, h, position));
+    std::copy_n(v + std::size_t{h} * kv.head_dim, kv.head_dim, kv.at(layer, 1, h, position));
+  }
+}
+
+void attend_row(const float* q,
+                const KvCache& kv,
+                const AttendParams& p,
+                std::span<double> scores,
+                float* out) {
+  const std::uint32_t n_positions = static_cast<std::uint32_t>(scores.size());
+  const std::uint32_t first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
+  for (std::uint32_t h = 0; h < p.n_heads; ++h) {
+    const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
+    const float* query = q + std::size_t{h} * kv.head_dim;
+    double max = -std::numeric_limits<double>::infinity();
+    for (std::uint32_t t = first; t < n_positions; ++t) {
+      double score = dot(kv.at(p.layer, 0, kv_head, t), query, kv.head_dim) * p.scale;
+      if (p.softcap != 0.0F) score = p.softcap * std::tanh(score / p.softcap);
+      scores[t] = score;
+      max = std::max(max, score);
+    }
+    double sum = 0;
+    for (std::uint32_t t = first; t < n_positions; ++t) {
+      scores[t] = std::exp(scores[t] - max);
+      sum += scores[t];
+    }
+    float* to = out + std::size_t{h} * kv.head_dim;
+    for (std::uint32_t d = 0; d < kv.head_dim; ++d) {
+      double acc = 0;
+      for (std::uint32_t t = first; t < n_positions; ++t)
+        acc += scores[t] * kv.at(p.layer, 1, kv_head, t)[d];
+      to[d] = static_cast<float>(acc / sum);
+    }
+  }
+}
+
+void act_mul(const Rows& gate, const Rows& up, bool gelu, const Rows& y) {
+  constexpr double kSqrt2OverPi = 0.79788456080286535588;
+  for (std::uint32_t i = 0; i < gate.n_rows; ++i)
+    for (std::uint32_t d = 0; d < gate.width; ++d) {
+      const double g = gate.row(i)[d];
+      const double act =
+          gelu ? 0.5 * g * (1.0 + std::tanh(kSqrt2OverPi * (g + 0.044715 * g * g * g)))
+               : g / (1.0 + std::exp(-g));
+      y.row(i)[d] = static_cast<float>(act * up.row(i)[d]);
+    }
+}
+
+void add(const Rows& a, const Rows& b, const Rows& y) {
+  for (std::uint32_t i = 0; i < a.n_rows; ++i)
+    for (std::uint32_t d = 0; d < a.width; ++d)
+      y.row(i)[d] = a.row(i)[d] + b.row(i)[d];
+}
+
+void scale(const Rows& x, float factor, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      y.row(i)[d] = x.row(i)[d] * factor;
+}
+
+void softcap(const Rows& x, float cap, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      y.row(i)[d] = static_cast<float>(cap * std::tanh(double{x.row(i)[d]} / cap));
+}
+
+void gather_rows(const Rows& x, const std::uint32_t* row_ids, const Rows& y) {
+  for (std::uint32_t i = 0; i < y.n_rows; ++i)
+    std::copy_n(x.row(row_ids[i]), x.width, y.row(i));
+}
+
+namespace {
+
+float load_element(const std::byte* row, std::uint32_t dtype, std::uint32_t i) {
+  if (dtype == LUNA_DTYPE_F32) return reinterpret_cast<const float*>(row)[i];
+  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(row)[i];
+  return dtype == LUNA_DTYPE_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+void store_element(std::byte* row, std::uint32_t dtype, std::uint32_t i, float x) {
+  if (dtype == LUNA_DTYPE_F32) {
+    reinterpret_cast<float*>(row)[i] = x;
+  } else {
+    reinterpret_cast<std::uint16_t*>(row)[i] =
+        dtype == LUNA_DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+  }
+}
+
+}  // namespace
+
+void convert(const Rows& x, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for (std::uint32_t d = 0; d < x.width; ++d)
+      store_element(
+          y.base + i * y.row_bytes, y.dtype, d, load_element(x.base + i * x.row_bytes, x.dtype, d));
+}
+
+void top_candidates(std::span<const float> logits,
+                    std::uint32_t k,
+                    std::span<std::uint32_t> ids,
+                    std::uint32_t* out) {
+  const auto value = [&](std::uint32_t id) {
+    return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
+  };
+  std::iota(ids.begin(), ids.end(), 0U);
+  std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return value(a) != value(b) ? value(a) > value(b) : a < b;
+  });
+  for (std::uint32_t i = 0; i < k; ++i) {
+    out[2 * i] = std::bit_cast<std::uint32_t>(logits[ids[i]]);
+    out[2 * i + 1] = ids[i];
+  }
+  const double max = value(ids[0]);
+  double sum = 0;
+  for (const float logit : logits)
+    sum += std::exp(double{logit} - max);
+  out[2 * k] = std::bit_cast<std::uint32_t>(static_cast<float>(max + std::log(sum)));
+  out[2 * k + 1] = 0;
+}
+
+}  // namespace luna::reference

@@ -1,0 +1,103 @@
+// One obvious function per op. Everything is FP32 outside and double inside; a row's result never
+// depends on the other rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace luna::reference {
+
+/// Rows of an activation: element (row, col) of dtype `dtype` (LUNA_DTYPE_*).
+struct Rows {
+  std::byte* base = nullptr;
+  std::size_t row_bytes = 0;
+  std::uint32_t n_rows = 0;
+  std::uint32_t width = 0;
+  std::uint32_t dtype = 0;
+
+  /// A row of FP32 values.
+  [[nodiscard]] float* row(std::uint32_t i) const {
+    return reinterpret_cast<float*>(base + i * row_bytes);
+  }
+};
+
+/// A weight or bias as FP32: [n_rows, n_cols].
+struct Matrix {
+  const float* values = nullptr;
+  std::uint32_t n_rows = 0;
+  std::uint32_t n_cols = 0;
+};
+
+/// The KV blocks of one layer and sequence: [block][layer][K, V][kv_head][token][head_dim] FP32.
+struct KvCache {
+  float* base = nullptr;
+  std::size_t block_floats = 0;  // of a whole block, all layers
+  std::size_t layer_floats = 0;  // of one layer of a block
+  std::uint32_t block_tokens = 0;
+  std::uint32_t n_kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  const std::uint32_t* table = nullptr;
+
+  /// The [head_dim] vector of a position. part 0: K, 1: V.
+  [[nodiscard]] float* at(std::uint32_t layer,
+                          std::uint32_t part,
+                          std::uint32_t kv_head,
+                          std::uint32_t position) const {
+    const std::size_t plane = static_cast<std::size_t>(part) * n_kv_heads + kv_head;
+    return base + table[position / block_tokens] * block_floats + layer * layer_floats +
+           (plane * block_tokens + position % block_tokens) * head_dim;
+  }
+};
+
+struct RopeParams {
+  std::uint32_t n_heads = 0;
+  std::uint32_t head_dim = 0;
+  std::uint32_t n_rot = 0;
+  bool halves = false;
+  float magnitude = 1.0F;
+  const double* frequencies = nullptr;  // [n_rot / 2]
+};
+
+struct AttendParams {
+  std::uint32_t layer = 0;
+  std::uint32_t n_heads = 0;
+  float scale = 1.0F;
+  std::uint32_t window = 0;
+  float softcap = 0.0F;
+};
+
+void embed(const Matrix& w, const std::uint32_t* token_ids, const Rows& y);
+void rms_norm(const Rows& x, const float* w, float eps, const Rows& y);
+void layer_norm(const Rows& x, const Matrix& w, const Matrix& b, float eps, const Rows& y);
+/// Lanes of rows that linear() advances together, and the doubles of scratch it needs.
+inline constexpr std::uint32_t kLinearLanes = 16;
+void linear(const Rows& x,
+            const Matrix& w,
+            const float* bias,
+            std::span<double> scratch,  // [w.n_cols * kLinearLanes]
+            const Rows& y);
+void rope(const Rows& x, const std::uint32_t* positions, const RopeParams& params, const Rows& y);
+void kv_write(
+    const float* k, const float* v, const KvCache& kv, std::uint32_t layer, std::uint32_t position);
+/// One row: all heads of a query over positions 0 .. `position`. scores: [position + 1].
+void attend_row(const float* q,
+                const KvCache& kv,
+                const AttendParams& params,
+                std::span<double> scores,
+                float* out);
+void act_mul(const Rows& gate, const Rows& up, bool gelu, const Rows& y);
+void add(const Rows& a, const Rows& b, const Rows& y);
+void scale(const Rows& x, float factor, const Rows& y);
+void softcap(const Rows& x, float cap, const Rows& y);
+void gather_rows(const Rows& x, const std::uint32_t* row_ids, const Rows& y);
+/// Widens to FP32 and rounds to y's type; copy is the same with one type.
+void convert(const Rows& x, const Rows& y);
+/// k pairs (logit, id), largest first, ties to the lowest id; then (log-sum-exp, 0). NaN comes
+/// last.
+void top_candidates(std::span<const float> logits,
+                    std::uint32_t k,
+                    std::span<std::uint32_t> ids,  // [vocab] scratch
+                    std::uint32_t* out);           // [2 * (k + 1)]
+
+}  // namespace luna::reference
