@@ -89,12 +89,14 @@ constexpr std::size_t kv_block_bytes(const KvShape& shape) {
   return kv_head_bytes(shape) * static_cast<std::size_t>(shape.n_kv_heads);
 }
 
-/// The KV of one sequence and layer: block i of the sequence lies at base + table[i] * stride.
+/// The KV of one sequence and layer: block i of the sequence (positions from i * block_tokens on)
+/// lies at base + table[i - first_block] * stride.
 struct KvView {
   KvShape shape;
   std::byte* base = nullptr;  // 64-byte aligned, and so is the stride
   std::size_t block_stride_bytes = 0;
   const std::uint32_t* table = nullptr;
+  std::int64_t first_block = 0;  // of the table; above 0 where a device holds a slice
 };
 
 /// Writes one row's rotated K and V into its slot, rounded to BF16.

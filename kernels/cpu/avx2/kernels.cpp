@@ -1,0 +1,17 @@
+// The shared kernels, compiled for avx2.
+#include "kernels/cpu/avx2/lanes.hpp"
+#include "kernels/cpu/shared/isa_sets.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+LUNA_ISA_BEGIN_AVX2
+namespace luna::kernels::avx2 {
+namespace {
+#include "kernels/cpu/shared/kernels.inl"
+}  // namespace
+
+constinit const KernelSet kSet = make_set(Isa::avx2, "avx2");
+
+}  // namespace luna::kernels::avx2
+LUNA_ISA_END

@@ -1,0 +1,181 @@
+// Sixteen lanes in two AVX2 registers; each operation as portable/lanes.hpp defines it.
+#pragma once
+
+#include "kernels/cpu/isa_region.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <immintrin.h>
+
+LUNA_ISA_BEGIN_AVX2
+namespace luna::kernels::avx2 {
+
+struct F {
+  __m256 a, b;
+};
+struct I {
+  __m256i a, b;
+};
+
+// 16 registers, two to a value: small tiles.
+inline constexpr int kTileRows = 3;
+inline constexpr int kTileStrips = 1;
+inline constexpr int kDirectStrips = 1;
+inline constexpr int kChainRows = 2;
+
+LUNA_ISA_INLINE __m256i lane_numbers(int first) {
+  return _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
+}
+/// All ones in lanes 8 * part + i that are below n.
+LUNA_ISA_INLINE __m256i below(int n, int part) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane_numbers(8 * part));
+}
+LUNA_ISA_INLINE F load(const float* p) {
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+LUNA_ISA_INLINE void store(float* p, F x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+LUNA_ISA_INLINE F load_n(const float* p, int n) {
+  return {_mm256_maskload_ps(p, below(n, 0)), _mm256_maskload_ps(p + 8, below(n, 1))};
+}
+LUNA_ISA_INLINE void store_n(float* p, F x, int n) {
+  _mm256_maskstore_ps(p, below(n, 0), x.a);
+  _mm256_maskstore_ps(p + 8, below(n, 1), x.b);
+}
+LUNA_ISA_INLINE F set(float x) {
+  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+LUNA_ISA_INLINE F add(F x, F y) {
+  return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F sub(F x, F y) {
+  return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F mul(F x, F y) {
+  return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F div(F x, F y) {
+  return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F fma(F x, F y, F z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+LUNA_ISA_INLINE F max(F x, F y) {
+  return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F min(F x, F y) {
+  return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
+LUNA_ISA_INLINE F round_even(F x) {
+  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};
+}
+LUNA_ISA_INLINE F select_range(F x, F y, int first, int last) {
+  const __m256i in_a = _mm256_andnot_si256(below(first, 0), below(last, 0));
+  const __m256i in_b = _mm256_andnot_si256(below(first, 1), below(last, 1));
+  return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(in_a)),
+          _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(in_b))};
+}
+LUNA_ISA_INLINE unsigned greater(F x, F y) {
+  const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ));
+  const int b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
+  return static_cast<unsigned>(a | (b << 8));
+}
+
+LUNA_ISA_INLINE I load_words(const void* p) {
+  const auto* words = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+}
+LUNA_ISA_INLINE void store_words(void* p, I x) {
+  auto* words = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(words, x.a);
+  _mm256_storeu_si256(words + 1, x.b);
+}
+LUNA_ISA_INLINE I set_word(std::int32_t x) {
+  return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
+LUNA_ISA_INLINE I add_words(I x, I y) {
+  return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+LUNA_ISA_INLINE I sub_words(I x, I y) {
+  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+LUNA_ISA_INLINE I mul_words(I x, I y) {
+  return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)};
+}
+LUNA_ISA_INLINE I and_words(I x, I y) {
+  return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+LUNA_ISA_INLINE I max_words(I x, I y) {
+  return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
+}
+template <int n>
+LUNA_ISA_INLINE I shift_left(I x) {
+  return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)};
+}
+template <int n>
+LUNA_ISA_INLINE I shift_right(I x) {
+  return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)};
+}
+LUNA_ISA_INLINE F as_floats(I x) {
+  return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+LUNA_ISA_INLINE I as_words(F x) {
+  return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+LUNA_ISA_INLINE F to_floats(I x) {
+  return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+LUNA_ISA_INLINE I to_words(F x) {
+  return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+}
+
+LUNA_ISA_INLINE I dot_halves(I acc, I x, I y) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)),
+          _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, y.b))};
+}
+LUNA_ISA_INLINE I sub_halves(I x, I y) {
+  return {_mm256_sub_epi16(x.a, y.a), _mm256_sub_epi16(x.b, y.b)};
+}
+LUNA_ISA_INLINE I mul_halves(I x, I y) {
+  return {_mm256_mullo_epi16(x.a, y.a), _mm256_mullo_epi16(x.b, y.b)};
+}
+LUNA_ISA_INLINE I low_bytes_signed(I x) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x.a, 8), 8),
+          _mm256_srai_epi16(_mm256_slli_epi16(x.b, 8), 8)};
+}
+LUNA_ISA_INLINE I high_bytes_signed(I x) {
+  return {_mm256_srai_epi16(x.a, 8), _mm256_srai_epi16(x.b, 8)};
+}
+using Book = __m256i;
+LUNA_ISA_INLINE Book load_book(const std::int8_t* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+LUNA_ISA_INLINE I look_up(Book book, I x) {
+  const __m256i nibble = _mm256_set1_epi16(0x000F);
+  const __m256i a = _mm256_shuffle_epi8(book, _mm256_and_si256(x.a, nibble));
+  const __m256i b = _mm256_shuffle_epi8(book, _mm256_and_si256(x.b, nibble));
+  return low_bytes_signed({a, b});  // the high bytes hold entry 0
+}
+LUNA_ISA_INLINE I load_bytes(const void* p) {
+  const auto* bytes = static_cast<const std::int8_t*>(p);
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))),
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + 8)))};
+}
+LUNA_ISA_INLINE F load_f16(const void* p) {
+  const auto* halves = static_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+LUNA_ISA_INLINE void store_low_halves(void* p, I x) {
+  const __m256i low = _mm256_set1_epi32(0xFFFF);  // packus saturates: only low halves may enter
+  const __m256i packed =
+      _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+
+}  // namespace luna::kernels::avx2
+LUNA_ISA_END

@@ -1,0 +1,17 @@
+// The shared kernels, compiled for avx512.
+#include "kernels/cpu/avx512/lanes.hpp"
+#include "kernels/cpu/shared/isa_sets.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+LUNA_ISA_BEGIN_AVX512
+namespace luna::kernels::avx512 {
+namespace {
+#include "kernels/cpu/shared/kernels.inl"
+}  // namespace
+
+constinit const KernelSet kSet = make_set(Isa::avx512, "avx512");
+
+}  // namespace luna::kernels::avx512
+LUNA_ISA_END

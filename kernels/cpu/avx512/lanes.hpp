@@ -1,0 +1,155 @@
+// Sixteen lanes in one AVX-512 register; each operation as portable/lanes.hpp defines it.
+#pragma once
+
+#include "kernels/cpu/isa_region.hpp"
+#include "kernels/cpu/kernel_set.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <immintrin.h>
+
+LUNA_ISA_BEGIN_AVX512
+namespace luna::kernels::avx512 {
+
+using F = __m512;
+using I = __m512i;
+
+// 32 registers: a tile holds 2 * rows * strips accumulators, its codes and a broadcast. A chain
+// tile holds 2 * terms * rows.
+inline constexpr int kTileRows = 6;
+inline constexpr int kTileStrips = 2;
+inline constexpr int kDirectStrips = 4;
+inline constexpr int kChainRows = 6;
+
+LUNA_ISA_INLINE __mmask16 first_lanes(int n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xFFFFU : (1U << (n < 0 ? 0 : n)) - 1U);
+}
+LUNA_ISA_INLINE F load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+LUNA_ISA_INLINE void store(float* p, F a) {
+  _mm512_storeu_ps(p, a);
+}
+LUNA_ISA_INLINE F load_n(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+LUNA_ISA_INLINE void store_n(float* p, F a, int n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), a);
+}
+LUNA_ISA_INLINE F set(float x) {
+  return _mm512_set1_ps(x);
+}
+LUNA_ISA_INLINE F add(F a, F b) {
+  return _mm512_add_ps(a, b);
+}
+LUNA_ISA_INLINE F sub(F a, F b) {
+  return _mm512_sub_ps(a, b);
+}
+LUNA_ISA_INLINE F mul(F a, F b) {
+  return _mm512_mul_ps(a, b);
+}
+LUNA_ISA_INLINE F div(F a, F b) {
+  return _mm512_div_ps(a, b);
+}
+LUNA_ISA_INLINE F fma(F a, F b, F c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+LUNA_ISA_INLINE F max(F a, F b) {
+  return _mm512_max_ps(a, b);
+}
+LUNA_ISA_INLINE F min(F a, F b) {
+  return _mm512_min_ps(a, b);
+}
+LUNA_ISA_INLINE F round_even(F a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+LUNA_ISA_INLINE F select_range(F a, F b, int first, int last) {
+  const auto mask = static_cast<__mmask16>(first_lanes(last) & ~first_lanes(first));
+  return _mm512_mask_blend_ps(mask, b, a);
+}
+LUNA_ISA_INLINE unsigned greater(F a, F b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+
+LUNA_ISA_INLINE I load_words(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+LUNA_ISA_INLINE void store_words(void* p, I a) {
+  _mm512_storeu_si512(p, a);
+}
+LUNA_ISA_INLINE I set_word(std::int32_t x) {
+  return _mm512_set1_epi32(x);
+}
+LUNA_ISA_INLINE I add_words(I a, I b) {
+  return _mm512_add_epi32(a, b);
+}
+LUNA_ISA_INLINE I sub_words(I a, I b) {
+  return _mm512_sub_epi32(a, b);
+}
+LUNA_ISA_INLINE I mul_words(I a, I b) {
+  return _mm512_mullo_epi32(a, b);
+}
+LUNA_ISA_INLINE I and_words(I a, I b) {
+  return _mm512_and_si512(a, b);
+}
+LUNA_ISA_INLINE I max_words(I a, I b) {
+  return _mm512_max_epi32(a, b);
+}
+template <int n>
+LUNA_ISA_INLINE I shift_left(I a) {
+  return _mm512_slli_epi32(a, n);
+}
+template <int n>
+LUNA_ISA_INLINE I shift_right(I a) {
+  return _mm512_srli_epi32(a, n);
+}
+LUNA_ISA_INLINE F as_floats(I a) {
+  return _mm512_castsi512_ps(a);
+}
+LUNA_ISA_INLINE I as_words(F a) {
+  return _mm512_castps_si512(a);
+}
+LUNA_ISA_INLINE F to_floats(I a) {
+  return _mm512_cvtepi32_ps(a);
+}
+LUNA_ISA_INLINE I to_words(F a) {
+  return _mm512_cvtps_epi32(a);
+}
+
+LUNA_ISA_INLINE I dot_halves(I acc, I a, I b) {
+  return _mm512_dpwssd_epi32(acc, a, b);
+}
+LUNA_ISA_INLINE I sub_halves(I a, I b) {
+  return _mm512_sub_epi16(a, b);
+}
+LUNA_ISA_INLINE I mul_halves(I a, I b) {
+  return _mm512_mullo_epi16(a, b);
+}
+LUNA_ISA_INLINE I low_bytes_signed(I a) {
+  return _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8);
+}
+LUNA_ISA_INLINE I high_bytes_signed(I a) {
+  return _mm512_srai_epi16(a, 8);
+}
+// The look-up takes five bits of an index: the book stands twice, the neighbour's bit does no harm.
+using Book = __m512i;
+LUNA_ISA_INLINE Book load_book(const std::int8_t* p) {
+  const __m256i once = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
+}
+LUNA_ISA_INLINE I look_up(Book book, I a) {
+  return _mm512_permutexvar_epi16(a, book);
+}
+LUNA_ISA_INLINE I load_bytes(const void* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+LUNA_ISA_INLINE F load_f16(const void* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+}
+
+}  // namespace luna::kernels::avx512
+LUNA_ISA_END

@@ -1,0 +1,37 @@
+// All kernels of an instruction set, in the order they build on each other, and its table.
+// clang-format off
+#include "kernels/cpu/shared/vector_math.inl"
+#include "kernels/cpu/shared/quantize.inl"
+#include "kernels/cpu/shared/norm_rope.inl"
+#include "kernels/cpu/shared/codes.inl"
+#include "kernels/cpu/shared/linear.inl"
+#include "kernels/cpu/shared/linear_direct.inl"
+#include "kernels/cpu/shared/bf16_chain.inl"
+#include "kernels/cpu/shared/attend.inl"
+#include "kernels/cpu/shared/merge.inl"
+// clang-format on
+
+constexpr KernelSet make_set(Isa isa, const char* name) {
+  KernelSet set{};
+  set.isa = isa;
+  set.name = name;
+  set.quantize_rows = quantize_rows;
+  set.round_rows = round_rows;
+  set.linear = linear;
+  set.unpack_row = unpack_row;
+  set.kv_write = kv_write;
+  set.attend = attend;
+  set.attend_partial = attend_partial;
+  set.merge_partials = merge_partials;
+  set.rms_norm = rms_norm;
+  set.layer_norm = layer_norm;
+  set.rope = rope;
+  set.act_mul = act_mul;
+  set.add = add_rows;
+  set.scale = scale_rows;
+  set.softcap = softcap_rows;
+  set.exp = exp_rows;
+  set.round_bf16 = round_bf16;
+  set.logits_chunk = logits_chunk;
+  return set;
+}

@@ -1,0 +1,274 @@
+// y = x W^T on packed quantized weights: exact integer dot products of a group, then one FP32 chain
+// per output. Included like vector_math.inl.
+//
+// Two ways to the same numbers. Few rows: codes go from the packed strip through registers into the
+// dot products. Many rows: a segment of a strip is unpacked once into scratch that stays in L1 and
+// serves every block of rows.
+
+/// A segment of kTileStrips strips, unpacked: what the tile loop reads.
+struct UnpackedStrip {
+  std::int32_t* pairs;        // [segment / 2][16] two inputs of 16 columns
+  float* scales;              // [groups of the segment][2][16] scale, offset
+  std::int32_t* sub_offsets;  // [segment / form.group][16], super-blocks with offsets only
+};
+struct SegmentRange {
+  std::int64_t first;  // column of K
+  std::int64_t last;
+};
+
+/// Integer sums are exact: 32 * 2047 * 255 < 2^24 for a group of 32 with 8-bit codes; a super-block
+/// stays below 256 * 2047 * 1953 < 2^30 (4 bits) and 256 * 511 * 4096 < 2^30 (6 bits).
+template <class Codes>
+void unpack_segment(const Codes& codes,
+                    const PackedForm& form,
+                    const std::byte* strip,
+                    SegmentRange range,
+                    const UnpackedStrip& out) {
+  const std::size_t block_bytes = std::size_t{64} * Codes::kLines;
+  for (std::int64_t k = range.first; k < range.last; k += 32) {
+    unpack_block(codes,
+                 strip + static_cast<std::size_t>(k / 32) * block_bytes,
+                 out.pairs + (k - range.first) * 8);
+  }
+  const std::int64_t first_group = range.first / form.scale_group;
+  const std::int64_t last_group = (range.last + form.scale_group - 1) / form.scale_group;
+  for (std::int64_t g = first_group; g < last_group; ++g) {
+    const std::byte* record =
+        strip + form.codes_bytes + static_cast<std::size_t>(g) * form.record_bytes;
+    const RecordScales r = load_scales(form, record);
+    float* scales = out.scales + (g - first_group) * 32;
+    store(scales, r.scale);
+    store(scales + 16, r.offset);
+    if (form.form.super_block != 0) {
+      const std::byte* subs = record + plain_scale_bytes(form);
+      const std::int64_t n_sub = form.scale_group / form.form.group;
+      const std::int64_t k0 = g * form.scale_group - range.first;
+      for (std::int64_t j = 0; j < n_sub; ++j) {
+        const I sub = load_bytes(subs + 16 * j);
+        const I both = add_words(and_words(sub, set_word(0xFFFF)), shift_left<16>(sub));
+        std::int32_t* pairs = out.pairs + (k0 + j * form.form.group) * 8;
+        for (std::int64_t i = 0; i < form.form.group / 2; ++i) {
+          store_words(pairs + 16 * i, mul_halves(load_words(pairs + 16 * i), both));
+        }
+        if (form.has_offsets) {
+          store_words(out.sub_offsets + (k0 / form.form.group + j) * 16,
+                      load_bytes(subs + 16 * (n_sub + j)));
+        }
+      }
+    }
+  }
+}
+
+/// Rows of a tile and where their results go.
+struct TileRows {
+  const QuantizedRows* x;
+  std::int64_t row;
+  float* y;  // of the first row and column
+  std::int64_t y_stride;
+  int last_columns;  // columns of the tile's last strip that exist
+};
+
+LUNA_ISA_INLINE std::int32_t load_pair(const std::int16_t* p) {
+  std::int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+/// Adds a segment's sums to y upward; the first segment starts from +0.
+LUNA_ISA_INLINE void add_segment(float* y, F sum, int columns, bool is_first) {
+  if (columns >= 16) {
+    store(y, add(is_first ? set(0.0F) : load(y), sum));
+  } else {
+    store_n(y, add(is_first ? set(0.0F) : load_n(y, columns), sum), columns);
+  }
+}
+
+/// sum over the sub-groups of a super-block: sub_offset * (sum of the row's codes there).
+LUNA_ISA_INLINE I weigh_sums(const std::int32_t* sub_offsets,
+                             const std::int32_t* sums16,
+                             std::int64_t n_sub,
+                             std::int64_t sixteens) {
+  I total = set_word(0);
+  for (std::int64_t j = 0; j < n_sub; ++j) {
+    std::int32_t sum = 0;
+    for (std::int64_t i = 0; i < sixteens; ++i) {
+      sum += sums16[j * sixteens + i];
+    }
+    total = add_words(total, mul_words(load_words(sub_offsets + 16 * j), set_word(sum)));
+  }
+  return total;
+}
+
+template <int rows, int strips>
+LUNA_ISA_INLINE void clear(F (&a)[rows][strips]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      a[r][c] = set(0.0F);
+    }
+  }
+}
+template <int rows, int strips>
+LUNA_ISA_INLINE void clear(I (&a)[rows][strips]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      a[r][c] = set_word(0);
+    }
+  }
+}
+
+enum class OffsetKind { none, scaled_sum, sub_offsets };
+
+template <int rows, int strips, OffsetKind offsets>
+void tile_segment(const PackedForm& form,
+                  const UnpackedStrip* unpacked,
+                  SegmentRange range,
+                  const TileRows& tile) {
+  const QuantizedRows& x = *tile.x;
+  const std::int16_t* codes = x.codes + tile.row * x.code_stride;
+  F acc[rows][strips];
+  clear(acc);
+  const std::int64_t group = form.scale_group;
+  const std::int64_t first_group = range.first / group;
+  for (std::int64_t k = range.first; k < range.last; k += group) {
+    const std::int64_t g = k / group;
+    const std::int64_t k_end = k + group < range.last ? k + group : range.last;
+    I isum[rows][strips];
+    clear(isum);
+    for (std::int64_t i = k; i < k_end; i += 2) {
+      I pair[strips];
+#pragma GCC unroll 16
+      for (int c = 0; c < strips; ++c) {
+        pair[c] = load_words(unpacked[c].pairs + (i - range.first) * 8);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        const I a = set_word(load_pair(codes + r * x.code_stride + i));
+#pragma GCC unroll 16
+        for (int c = 0; c < strips; ++c) {
+          isum[r][c] = dot_halves(isum[r][c], pair[c], a);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      const float* scales = unpacked[c].scales + (g - first_group) * 32;
+      const F d = load(scales);
+      const F m = load(scales + 16);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        const std::int64_t at = (tile.row + r) * x.group_stride + g;
+        const F s = set(x.scale[at]);
+        acc[r][c] = fma(to_floats(isum[r][c]), mul(d, s), acc[r][c]);
+        if constexpr (offsets == OffsetKind::scaled_sum) {
+          acc[r][c] = fma(m, set(x.scaled_sum[at]), acc[r][c]);
+        } else if constexpr (offsets == OffsetKind::sub_offsets) {
+          const std::int64_t n_sub = group / form.form.group;
+          const I sums =
+              weigh_sums(unpacked[c].sub_offsets + (k - range.first) / form.form.group * 16,
+                         x.sums16 + (tile.row + r) * x.sum_stride + k / 16,
+                         n_sub,
+                         form.form.group / 16);
+          acc[r][c] = fma(to_floats(sums), mul(m, s), acc[r][c]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      add_segment(tile.y + r * tile.y_stride + 16 * c,
+                  acc[r][c],
+                  c + 1 == strips ? tile.last_columns : 16,
+                  range.first == 0);
+    }
+  }
+}
+
+using TileFunction = void (*)(const PackedForm&,
+                              const UnpackedStrip*,
+                              SegmentRange,
+                              const TileRows&);
+
+/// The tile functions by number of rows, 1..kTileRows.
+template <int strips, OffsetKind offsets, int rows = kTileRows>
+LUNA_ISA_INLINE TileFunction tile_function(std::int64_t n_rows) {
+  if constexpr (rows > 1) {
+    if (n_rows < rows) {
+      return tile_function<strips, offsets, rows - 1>(n_rows);
+    }
+  }
+  return tile_segment<rows, strips, offsets>;
+}
+template <int strips>
+LUNA_ISA_INLINE TileFunction tile_function(const PackedForm& form, std::int64_t n_rows) {
+  if (!has_offset_term(form)) {
+    return tile_function<strips, OffsetKind::none>(n_rows);
+  }
+  if (form.form.super_block != 0) {
+    return tile_function<strips, OffsetKind::sub_offsets>(n_rows);
+  }
+  return tile_function<strips, OffsetKind::scaled_sum>(n_rows);
+}
+
+LUNA_ISA_INLINE int columns_of(const PackedForm& form, std::int64_t strip) {
+  const std::int64_t left = form.form.n_rows - 16 * strip;
+  return static_cast<int>(left < 16 ? left : 16);
+}
+
+/// Lays out the unpacked form of kTileStrips strips in scratch.
+LUNA_ISA_INLINE void place_unpacked(const PackedForm& form, void* scratch, UnpackedStrip* out) {
+  auto* p = static_cast<std::byte*>(scratch);
+  const auto segment = static_cast<std::size_t>(form.form.segment);
+  for (int c = 0; c < kTileStrips; ++c) {
+    out[c].pairs = reinterpret_cast<std::int32_t*>(p);
+    p += segment * 32;
+    out[c].scales = reinterpret_cast<float*>(p);
+    p += (segment / static_cast<std::size_t>(form.scale_group) + 1) * 128;
+    out[c].sub_offsets = reinterpret_cast<std::int32_t*>(p);
+    p += segment / 16 * 64;
+  }
+}
+
+template <class Codes, int strips>
+void linear_tiles(const Codes& codes, const LinearArgs& args, std::int64_t strip) {
+  const PackedForm& form = *args.form;
+  UnpackedStrip unpacked[kTileStrips];
+  place_unpacked(form, args.scratch, unpacked);
+  for (std::int64_t k = 0; k < form.form.n_cols; k += form.form.segment) {
+    const std::int64_t end = k + form.form.segment;
+    const SegmentRange range{k, end < form.form.n_cols ? end : form.form.n_cols};
+    for (int c = 0; c < strips; ++c) {
+      unpack_segment(codes,
+                     form,
+                     args.packed + static_cast<std::size_t>(strip + c) * form.strip_bytes,
+                     range,
+                     unpacked[c]);
+    }
+    for (std::int64_t r = 0; r < args.n_rows; r += kTileRows) {
+      const std::int64_t row = args.first_row + r;
+      const TileRows tile{args.quantized,
+                          row,
+                          args.y + row * args.y_stride + 16 * strip,
+                          args.y_stride,
+                          columns_of(form, strip + strips - 1)};
+      tile_function<strips>(form, args.n_rows - r)(form, unpacked, range, tile);
+    }
+  }
+}
+
+template <class Codes>
+void linear_many_rows(const Codes& codes, const LinearArgs& args) {
+  std::int64_t strip = args.first_strip;
+  const std::int64_t end = args.first_strip + args.n_strips;
+  for (; strip + kTileStrips <= end; strip += kTileStrips) {
+    linear_tiles<Codes, kTileStrips>(codes, args, strip);
+  }
+  for (; strip < end; ++strip) {
+    linear_tiles<Codes, 1>(codes, args, strip);
+  }
+}

@@ -1,0 +1,201 @@
+// States of attention joined by the canonical tree, and the entry points. Included like
+// vector_math.inl, after attend.inl.
+
+/// left = join(left, right). A state without positions passes the other one through untouched.
+void join_states(int head_dim, float* left, const float* right) {
+  if (right[1] == 0.0F) {
+    return;
+  }
+  if (left[1] == 0.0F) {
+    std::memcpy(left, right, sizeof(float) * static_cast<std::size_t>(state_floats(head_dim)));
+    return;
+  }
+  const float top = left[0] > right[0] ? left[0] : right[0];
+  const float left_weight = exp_scalar(left[0] - top);
+  const float right_weight = exp_scalar(right[0] - top);
+  left[0] = top;
+  left[1] = std::fma(right[1], right_weight, left[1] * left_weight);
+  for (int d = 16; d < head_dim + 16; d += 16) {
+    store(left + d, fma(load(right + d), set(right_weight), mul(load(left + d), set(left_weight))));
+  }
+}
+
+/// Nodes in ascending order, joined as soon as both children are there.
+struct TreeStack {
+  float* states;             // [kStackDepth][n_queries][state_floats]
+  std::int64_t node_floats;  // n_queries * state_floats
+  int head_dim;
+  int depth = 0;
+  TreeNode nodes[kStackDepth] = {};
+
+  float* top() { return states + depth * node_floats; }
+
+  /// Takes the node whose states were written to top().
+  void push(TreeNode node) {
+    // A left sibling that is not on the stack has no positions: the node stands for its parent.
+    while (node.index % 2 != 0) {
+      if (depth > 0) {
+        const TreeNode left = nodes[depth - 1];
+        if (left.level != node.level || left.index + 1 != node.index) {
+          break;
+        }
+        join_top();
+      }
+      node = {node.level + 1, node.index / 2};
+    }
+    nodes[depth++] = node;
+  }
+  /// Joins what is left: missing right children pass the left one through.
+  float* finish() {
+    while (depth > 1) {
+      --depth;  // the last node is at top() now, its left neighbour below it
+      join_top();
+      ++depth;
+    }
+    return states;
+  }
+  /// Joins the state at top() into the node below it, which then is at top().
+  void join_top() {
+    --depth;
+    const std::int64_t state = state_floats(head_dim);
+    for (std::int64_t at = 0; at < node_floats; at += state) {
+      join_states(
+          head_dim, states + depth * node_floats + at, states + (depth + 1) * node_floats + at);
+    }
+  }
+};
+
+template <int queries>
+void attend_tile(const QueryTile& tile,
+                 const AttendMemory& memory,
+                 std::int64_t first_partition,
+                 std::int64_t last_partition,
+                 TreeStack& stack) {
+  split_queries(tile, memory);
+  for (std::int64_t p = first_partition; p < last_partition; ++p) {
+    attend_partition<queries>(tile, memory, p, stack.top());
+    stack.push({0, static_cast<std::int32_t>(p)});
+  }
+}
+LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
+                                 const AttendMemory& memory,
+                                 std::int64_t first_partition,
+                                 std::int64_t last_partition,
+                                 TreeStack& stack) {
+  switch (tile.n_queries) {
+    case 1:
+      return attend_tile<1>(tile, memory, first_partition, last_partition, stack);
+    case 2:
+      return attend_tile<2>(tile, memory, first_partition, last_partition, stack);
+    case 3:
+      return attend_tile<3>(tile, memory, first_partition, last_partition, stack);
+    default:
+      return attend_tile<4>(tile, memory, first_partition, last_partition, stack);
+  }
+}
+static_assert(kQueryRows == 4);
+
+LUNA_ISA_INLINE TreeStack make_stack(const AttendMemory& memory, int head_dim, int n_queries) {
+  return {memory.stack, n_queries * state_floats(head_dim), head_dim};
+}
+
+/// out = state's out / sum, by the reciprocal; zeros where nothing was seen.
+LUNA_ISA_INLINE void finish_state(const float* state,
+                                  int head_dim,
+                                  float* out,
+                                  float* log_sum_exp) {
+  const F inverse = set(state[1] == 0.0F ? 0.0F : 1.0F / state[1]);
+  for (int d = 0; d < head_dim; d += 16) {
+    store(out + d, state[1] == 0.0F ? set(0.0F) : mul(load(state + 16 + d), inverse));
+  }
+  if (log_sum_exp != nullptr) {
+    *log_sum_exp = log_of_sum(state[0], state[1]);
+  }
+}
+
+LUNA_ISA_INLINE QueryTile make_tile(const AttendArgs& args, std::int64_t first_query) {
+  const std::int64_t left = args.n_rows * args.group_heads - first_query;
+  return {&args,
+          first_query,
+          static_cast<int>(left < kQueryRows ? left : kQueryRows),
+          args.first_position + args.n_rows};
+}
+
+void attend(const AttendArgs& args) {
+  const int head_dim = args.kv.shape.head_dim;
+  const AttendMemory memory = place_attend_memory(head_dim, args.scratch);
+  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += kQueryRows) {
+    const QueryTile tile = make_tile(args, i);
+    const std::int64_t first = tile.first_seen(0) / kPartitionTokens;
+    const std::int64_t last = (tile.last_seen(tile.n_queries - 1) - 1) / kPartitionTokens + 1;
+    TreeStack stack = make_stack(memory, head_dim, tile.n_queries);
+    attend_tile(tile, memory, first, last, stack);
+    const float* states = stack.finish();
+    for (int q = 0; q < tile.n_queries; ++q) {
+      float* lse = args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + i + q;
+      finish_state(states + q * state_floats(head_dim),
+                   head_dim,
+                   args.out + tile.row(q) * args.out_stride + tile.head(q) * head_dim,
+                   lse);
+    }
+  }
+}
+
+void attend_partial(const AttendPartialArgs& args) {
+  const int head_dim = args.attend.kv.shape.head_dim;
+  const AttendMemory memory = place_attend_memory(head_dim, args.attend.scratch);
+  const std::int64_t n_queries = args.attend.n_rows * args.attend.group_heads;
+  const auto state = static_cast<std::size_t>(state_floats(head_dim));
+  TreeNode nodes[kTreeNodesMax];
+  const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
+  for (std::int64_t i = 0; i < n_queries; i += kQueryRows) {
+    const QueryTile tile = make_tile(args.attend, i);
+    for (int n = 0; n < n_nodes; ++n) {
+      const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;
+      TreeStack stack = make_stack(memory, head_dim, tile.n_queries);
+      attend_tile(tile, memory, first, first + (std::int64_t{1} << nodes[n].level), stack);
+      std::memcpy(args.states + static_cast<std::size_t>(n * n_queries + i) * state,
+                  stack.finish(),
+                  sizeof(float) * state * static_cast<std::size_t>(tile.n_queries));
+    }
+  }
+}
+
+void merge_partials(const MergeArgs& args) {
+  const AttendMemory memory = place_attend_memory(args.head_dim, args.scratch);
+  const auto state_bytes = sizeof(float) * static_cast<std::size_t>(state_floats(args.head_dim));
+  TreeStack stack = make_stack(memory, args.head_dim, 1);
+  stack.top()[1] = 0.0F;
+  for (int n = 0; n < args.n_nodes; ++n) {
+    std::memcpy(stack.top(), args.states[n], state_bytes);
+    stack.push(args.nodes[n]);
+  }
+  finish_state(stack.finish(), args.head_dim, args.out, args.log_sum_exp);
+}
+
+void kv_write(const KvWriteArgs& args) {
+  const KvShape& shape = args.kv.shape;
+  AttendArgs where;
+  where.kv = args.kv;
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  const auto in_block =
+      static_cast<std::size_t>(args.position) % static_cast<std::size_t>(shape.block_tokens);
+  for (int h = 0; h < shape.n_kv_heads; ++h) {
+    where.kv_head = h;
+    auto* k = const_cast<std::byte*>(kv_head_at(where, args.position));
+    std::byte* v = k + static_cast<std::size_t>(shape.block_tokens) * head_dim * 2;
+    k += in_block / 16 * head_dim * 32 + in_block % 16 * 4;
+    v += in_block / 2 * head_dim * 4 + in_block % 2 * 2;
+    for (std::size_t d = 0; d < head_dim; d += 16) {
+      std::uint16_t k_halves[16];
+      std::uint16_t v_halves[16];
+      const std::size_t at = static_cast<std::size_t>(h) * head_dim + d;
+      store_low_halves(k_halves, shift_right<16>(as_words(round_to_bf16(load(args.k + at)))));
+      store_low_halves(v_halves, shift_right<16>(as_words(round_to_bf16(load(args.v + at)))));
+      for (std::size_t i = 0; i < 16; ++i) {
+        std::memcpy(k + (d + i) / 2 * 64 + (d + i) % 2 * 2, &k_halves[i], 2);
+        std::memcpy(v + (d + i) * 4, &v_halves[i], 2);
+      }
+    }
+  }
+}

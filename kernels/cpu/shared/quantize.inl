@@ -1,0 +1,112 @@
+// Activations: 12, 11 or 10 bit integers per row and group, or BF16. Included like vector_math.inl.
+
+LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
+  std::int32_t v[16];
+  store_words(v, a);
+  std::int32_t best = v[0];
+  for (int i = 1; i < 16; ++i) {
+    best = v[i] > best ? v[i] : best;
+  }
+  return best;
+}
+LUNA_ISA_INLINE std::int32_t sum_of_words(I a) {
+  std::int32_t v[16];
+  store_words(v, a);
+  std::int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) {
+    sum += v[i];
+  }
+  return sum;
+}
+
+/// Where a group's results go.
+struct GroupOut {
+  std::int16_t* codes;
+  float* scale;
+  float* scaled_sum;
+  std::int32_t* sums16;  // or null
+};
+
+/// n is a multiple of 32.
+LUNA_ISA_INLINE void quantize_group(const float* x, std::int64_t n, int limit, GroupOut out) {
+  I largest = set_word(0);
+  for (std::int64_t i = 0; i < n; i += 16) {
+    largest = max_words(largest, magnitude(as_words(load(x + i))));
+  }
+  const std::int32_t largest_bits = max_of_words(largest);
+  float x_max;
+  std::memcpy(&x_max, &largest_bits, sizeof x_max);
+  const bool is_finite = largest_bits < 0x7F800000;
+  const bool is_zero = x_max < kActivationFloor;
+  // Zero and non-finite groups multiply by 0: NaN * 0 must not reach the codes, so they skip x.
+  const bool skip = is_zero || !is_finite;
+  const auto range = static_cast<float>(limit);
+  const F inverse = set(skip ? 0.0F : range / x_max);
+  I sum = set_word(0);
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const I a = skip ? set_word(0) : to_words(mul(load(x + i), inverse));
+    store_low_halves(out.codes + i, a);
+    sum = add_words(sum, a);
+    if (out.sums16 != nullptr) {
+      out.sums16[i / 16] = sum_of_words(a);
+    }
+  }
+  const float s = is_zero ? 0.0F : !is_finite ? __builtin_nanf("") : x_max / range;
+  *out.scale = s;
+  *out.scaled_sum = static_cast<float>(sum_of_words(sum)) * s;
+}
+
+void quantize_rows(const float* x,
+                   std::int64_t x_stride,
+                   std::int64_t first_row,
+                   std::int64_t n_rows,
+                   const QuantizedRows* out) {
+  const int limit = activation_limit(out->bits);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::int64_t row = first_row + r;
+    const float* x_row = x + r * x_stride;
+    for (std::int64_t g = 0; g < out->n_groups; ++g) {
+      const std::int64_t first = g * out->group;
+      const std::int64_t n = out->k - first < out->group ? out->k - first : out->group;
+      const std::int64_t at = row * out->group_stride + g;
+      std::int32_t* sums =
+          out->sums16 == nullptr ? nullptr : out->sums16 + row * out->sum_stride + first / 16;
+      quantize_group(x_row + first,
+                     n,
+                     limit,
+                     {out->codes + row * out->code_stride + first,
+                      out->scale + at,
+                      out->scaled_sum + at,
+                      sums});
+    }
+  }
+}
+
+void round_rows(const float* x,
+                std::int64_t x_stride,
+                std::int64_t first_row,
+                std::int64_t n_rows,
+                const DenseRows* out) {
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    float* y = out->values + (first_row + r) * out->stride;
+    for (std::int64_t i = 0; i < out->k_padded; i += 16) {
+      const int n = static_cast<int>(out->k - i < 0 ? 0 : out->k - i < 16 ? out->k - i : 16);
+      store(y + i, round_to_bf16(load_n(x + r * x_stride + i, n)));
+    }
+  }
+}
+
+void round_bf16(const float* x, std::int64_t n, std::uint16_t* y) {
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    store_low_halves(y + i, shift_right<16>(as_words(round_to_bf16(load(x + i)))));
+  }
+  if (i < n) {
+    std::uint16_t tail[16];
+    const int rest = static_cast<int>(n - i);
+    store_low_halves(tail, shift_right<16>(as_words(round_to_bf16(load_n(x + i, rest)))));
+    for (int j = 0; j < rest; ++j) {
+      y[i + j] = tail[j];
+    }
+  }
+}
