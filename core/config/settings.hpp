@@ -76,6 +76,7 @@ struct PluginSettings {
 struct DeviceSettings {
   std::string name;
   std::string backend;  ///< short name or full id of a backend plugin
+  Position backend_at;
   std::uint32_t index = 0;
   std::uint64_t memory_bytes = 0;
   std::uint32_t n_threads = 0;  ///< 0: one per usable hardware thread
@@ -114,7 +115,8 @@ struct ModelSettings {
 
 /// One [[stage]], in the order a request passes them.
 struct StageSettings {
-  std::string role;                  ///< short name or full id of a role plugin
+  std::string role;  ///< short name or full id of a role plugin
+  Position role_at;
   std::optional<std::string> model;  ///< name of a [[model]]
   RawGroup own;                      ///< the role's keys
   Position at;

@@ -2,6 +2,7 @@
 
 #include "core/base/assert.hpp"
 #include "core/config/nearest_key.hpp"
+#include "core/config/settings_reader.hpp"
 #include "core/plugin/elf_note.hpp"
 #include "core/plugin/settings_rows.hpp"
 #include "core/plugin/startup_guard.hpp"
@@ -211,12 +212,7 @@ Result<Catalog::Created> Catalog::create_untyped(const std::string& kind,
   LUNA_TRY(const Library* library, load(kind, name));
   LUNA_TRY(const luna_if* head, library->table(kind, table_size(kind)));
   const CheckedRows checked = check_rows(*head, settings);
-  if (!checked.errors.empty()) {
-    std::string message;
-    for (const Error& error : checked.errors)
-      message += (message.empty() ? "" : "\n") + error.message();
-    return Error{Code::invalid_argument, std::move(message)};
-  }
+  if (!checked.errors.empty()) return config::join_errors(checked.errors);
   const std::string alternatives = "candidates:\n" + explain(kind, name);
   const std::string what =
       "plugin '" + std::string(name) + "' cannot be started: " + library->file().string();

@@ -1,0 +1,197 @@
+#include "core/config/settings_schema.hpp"
+
+#include "core/base/units.hpp"
+
+#include <array>
+#include <type_traits>
+
+namespace luna::config {
+namespace {
+
+template <typename Member>
+struct MemberTraits;
+template <typename Record, typename Field>
+struct MemberTraits<Field Record::*> {
+  using RecordType = Record;
+};
+
+template <typename Field>
+void assign(Field& field, const Value& value) {
+  if constexpr (std::is_enum_v<Field> || std::is_integral_v<Field>) {
+    field = static_cast<Field>(std::get<std::int64_t>(value));
+  } else if constexpr (std::is_same_v<Field, std::chrono::milliseconds>) {
+    field = std::chrono::milliseconds(std::get<std::int64_t>(value));
+  } else {
+    field = std::get<Field>(value);
+  }
+}
+
+template <typename Field>
+void assign(std::optional<Field>& field, const Value& value) {
+  assign(field.emplace(), value);
+}
+
+/// Puts a value into the member it belongs to.
+template <auto Member>
+void store(void* record, const Value& value) {
+  using Record = typename MemberTraits<decltype(Member)>::RecordType;
+  assign(static_cast<Record*>(record)->*Member, value);
+}
+
+using enum ValueType;
+constexpr std::int64_t kDayMs = 24 * 60 * 60 * 1000;
+constexpr std::int64_t kLayersMax = 4096;
+constexpr std::int64_t kNameBytesMax = 128;
+constexpr auto KiB = static_cast<std::int64_t>(kKiB);
+constexpr auto MiB = static_cast<std::int64_t>(kMiB);
+constexpr auto GiB = static_cast<std::int64_t>(kGiB);
+constexpr std::optional<std::string_view> kRequired = std::nullopt;
+
+// clang-format off
+constexpr std::array kTables = {
+  TableRow{"server", TableForm::single, OtherKeys::refused, false,
+           "where clients connect, and what one client may take"},
+  TableRow{"plugins", TableForm::single, OtherKeys::refused, false,
+           "where plugins are searched"},
+  TableRow{"device", TableForm::repeated, OtherKeys::of_plugin, true,
+           "a device: a backend, its index and its memory budget"},
+  TableRow{"model", TableForm::repeated, OtherKeys::refused, true,
+           "a model and where its layers lie"},
+  TableRow{"stage", TableForm::repeated, OtherKeys::of_plugin, true,
+           "a stage of every request, in order"},
+  TableRow{"scheduler", TableForm::single, OtherKeys::tables_of_plugins, true,
+           "which policy plans the steps; its keys stand in [scheduler.<policy>]"},
+  TableRow{"transport", TableForm::single, OtherKeys::tables_of_plugins, false,
+           "what moves data between devices; its keys stand in [transport.<name>]"},
+  TableRow{"log", TableForm::single, OtherKeys::refused, false,
+           "what is written to standard error"},
+};
+
+constexpr std::array kKeys = {
+  KeyRow{"server", "host", text, 1, 255, "", "127.0.0.1",
+         "address to listen on", store<&ServerSettings::host>},
+  KeyRow{"server", "port", integer, 0, 65535, "", "8080",
+         "TCP port; 0 takes any free one", store<&ServerSettings::port>},
+  KeyRow{"server", "api_keys_file", path, 0, 0, "", "",
+         "file with one API key a line; empty: no keys, loopback only",
+         store<&ServerSettings::api_keys_file>},
+  KeyRow{"server", "io_threads", integer, 1, 64, "", "1",
+         "threads that serve connections", store<&ServerSettings::n_io_threads>},
+  KeyRow{"server", "connections_max", integer, 1, 65536, "", "1024",
+         "open connections; further ones are answered 503", store<&ServerSettings::n_connections_max>},
+  KeyRow{"server", "requests_max", integer, 1, 65536, "", "256",
+         "requests waiting and running; further ones are answered 429",
+         store<&ServerSettings::n_requests_max>},
+  KeyRow{"server", "header_bytes_max", bytes, KiB, MiB, "", "16 KiB",
+         "longest head of a request", store<&ServerSettings::header_bytes_max>},
+  KeyRow{"server", "body_bytes_max", bytes, KiB, GiB, "", "8 MiB",
+         "longest body of a request", store<&ServerSettings::body_bytes_max>},
+  KeyRow{"server", "header_timeout_ms", integer, 1, kDayMs, "", "10000",
+         "time for the head of a request", store<&ServerSettings::header_timeout>},
+  KeyRow{"server", "body_timeout_ms", integer, 1, kDayMs, "", "30000",
+         "time for the body of a request", store<&ServerSettings::body_timeout>},
+  KeyRow{"server", "idle_timeout_ms", integer, 1, kDayMs, "", "60000",
+         "time between two requests of a connection", store<&ServerSettings::idle_timeout>},
+  KeyRow{"server", "write_timeout_ms", integer, 1, kDayMs, "", "30000",
+         "time for a client to take what was written", store<&ServerSettings::write_timeout>},
+  KeyRow{"server", "drain_timeout_ms", integer, 0, kDayMs, "", "30000",
+         "time that running requests get at shutdown", store<&ServerSettings::drain_timeout>},
+
+  KeyRow{"plugins", "paths", path_list, 0, 0, "", "",
+         "further folders to search, before LUNA_PLUGIN_PATH and the installed plugins",
+         store<&PluginSettings::paths>},
+
+  KeyRow{"device", "name", text, 1, kNameBytesMax, "", kRequired,
+         "name that models refer to", store<&DeviceSettings::name>},
+  KeyRow{"device", "backend", text, 1, kNameBytesMax, "", kRequired,
+         "backend plugin, by short name or full id", store<&DeviceSettings::backend>},
+  KeyRow{"device", "index", integer, 0, 1023, "", "0",
+         "which of the backend's devices", store<&DeviceSettings::index>},
+  KeyRow{"device", "memory", bytes, MiB, 1024 * 1024 * GiB, "", kRequired,
+         "budget for weights, KV cache and scratch", store<&DeviceSettings::memory_bytes>},
+  KeyRow{"device", "threads", integer, 0, 1024, "", "0",
+         "worker threads; 0: one per usable hardware thread", store<&DeviceSettings::n_threads>},
+
+  KeyRow{"model", "name", text, 1, kNameBytesMax, "", kRequired,
+         "name that stages and clients use", store<&ModelSettings::name>},
+  KeyRow{"model", "path", text, 1, 4096, "", kRequired,
+         "a path (with a '/' or ending in .gguf), relative to this file, or a name `luna pull` knows",
+         store<&ModelSettings::source>},
+  KeyRow{"model", "kv_cache", choice, 0, 0, "bf16|int8", "bf16",
+         "type of the KV cache", store<&ModelSettings::kv_cache>},
+  KeyRow{"model", "numerics", choice, 0, 0, "i12|i8|bf16", "i12",
+         "numeric class of quantized weights", store<&ModelSettings::numerics>},
+  KeyRow{"model", "devices", text_list, 0, 0, "", kRequired,
+         "names of the devices that hold it, in layer order", store<&ModelSettings::devices>},
+  KeyRow{"model", "layers", layers, 0, kLayersMax, "", "auto",
+         "layers per device", store<&ModelSettings::layers>},
+  KeyRow{"model", "context_tokens_max", integer, 16, 1 << 24, "", "",
+         "longest sequence, prompt and answer; absent: what the model was trained for",
+         store<&ModelSettings::context_tokens_max>},
+  KeyRow{"model", "sequences_max", integer, 1, 4096, "", "64",
+         "sequences that run at the same time", store<&ModelSettings::n_sequences_max>},
+  KeyRow{"model", "step_tokens_max", integer, 1, 65536, "", "512",
+         "tokens that one step computes", store<&ModelSettings::step_tokens_max>},
+  KeyRow{"model", "kv_block_tokens", choice, 0, 0, "32|64|128|256", "32",
+         "tokens of a KV block", [](void* record, const Value& value) {
+           static_cast<ModelSettings*>(record)->kv_block_tokens =
+               32u << std::get<std::int64_t>(value);
+         }},
+
+  KeyRow{"stage", "role", text, 1, kNameBytesMax, "", kRequired,
+         "role plugin, by short name or full id", store<&StageSettings::role>},
+  KeyRow{"stage", "model", text, 1, kNameBytesMax, "", "",
+         "name of the model that the role uses", store<&StageSettings::model>},
+
+  KeyRow{"scheduler", "policy", text, 1, kNameBytesMax, "", kRequired,
+         "scheduler plugin, by short name or full id", store<&SchedulerSettings::policy>},
+  KeyRow{"transport", "data", text, 1, kNameBytesMax, "", "auto",
+         "transport plugin between devices; auto: the nearest that both ends share",
+         store<&TransportSettings::data>},
+  KeyRow{"log", "level", choice, 0, 0, "trace|debug|info|warn|error|off", "info",
+         "least serious lines that are written", store<&LogSettings::level>},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const TableRow> schema_tables() {
+  return kTables;
+}
+
+std::span<const KeyRow> schema_keys() {
+  return kKeys;
+}
+
+std::vector<std::string> keys_of(std::string_view table) {
+  std::vector<std::string> keys;
+  for (const KeyRow& row : kKeys)
+    if (row.table == table) keys.emplace_back(row.key);
+  return keys;
+}
+
+std::string describe_key(const KeyRow& row) {
+  const std::string range = std::to_string(row.min) + ".." + std::to_string(row.max);
+  switch (row.type) {
+    case integer:
+      return "a whole number in " + range;
+    case bytes:
+      return "a size in " + range + " bytes, such as 1073741824, \"512 MiB\" or \"1 GiB\"";
+    case text:
+      return "a text of " + range + " bytes without control characters";
+    case choice:
+      return "one of " + std::string(row.choices);
+    case path:
+      return "a path";
+    case path_list:
+      return "a list of paths";
+    case text_list:
+      return "a list of at least one text";
+    case layers:
+      return "\"auto\", layers per device such as [18, 12], or ranges such as [\"0..17\", "
+             "\"18..29\"]";
+  }
+  return "";
+}
+
+}  // namespace luna::config
