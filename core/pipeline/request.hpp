@@ -32,7 +32,7 @@ struct SamplingParams {
 
 /// When a sequence ends.
 struct StopCriteria {
-  std::uint32_t n_generated_max = 0;      ///< tokens; clamped by the pipeline to the context
+  std::uint32_t n_generated_max = 0;      ///< tokens; settled by the pipeline
   std::uint32_t n_generated_min = 0;      ///< no end token before
   std::vector<std::string> stop_strings;  ///< at most 16; never part of the output
   std::vector<TokenId> stop_token_ids;
@@ -63,6 +63,9 @@ struct Request {
   bool add_special_tokens = true;  ///< completion: the model's own begin token is put first
   SamplingParams sampling;
   bool has_seed = false;  ///< the client chose sampling.seed
+  /// Output tokens that the client allows, 0 included; none: as many as the context has room for.
+  /// The pipeline settles stop.n_generated_max from it.
+  std::optional<std::uint32_t> n_generated_max;
   StopCriteria stop;
   LogprobParams logprobs;
   std::int32_t priority = 0;

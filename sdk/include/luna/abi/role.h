@@ -6,10 +6,15 @@
  * split of the same stream into items.
  *
  * Flow of one request through a stage: first a REQUEST item (JSON: the settled request as it enters
- * the stage), then, if the stage before streams, TEXT items, and END. The role answers with items
- * of its own: MODEL_REQUEST to run its stage's model (the results come back as MODEL_TEXT and
- * MODEL_END in later calls), UPDATE to change the request for the stages after it, TEXT for its
- * output, END when it has finished, ERROR to end the request. */
+ * the stage), then what the stage before made of it as TEXT items, then END; the first stage gets
+ * REQUEST and END. The role answers with items of its own: MODEL_REQUEST to run its stage's model
+ * (the results come back as MODEL_TEXT and MODEL_END in later calls), UPDATE to change the request
+ * for the stages after it (before its first TEXT or END), TEXT for its output, END when it has
+ * finished, ERROR to end the request. The JSON is described in <luna/role.hpp>.
+ *
+ * A request with n > 1 choices is one request until a role runs the model on the client's own
+ * prompt: then each further choice gets an identity of its own, whose first item is MODEL_TEXT or
+ * MODEL_END in that stage, and REQUEST in the stages after it. */
 #ifndef LUNA_ABI_ROLE_H
 #define LUNA_ABI_ROLE_H
 
@@ -20,12 +25,12 @@ extern "C" {
 #endif
 
 /* Kinds of item; in: core to role, out: role to core. `text` holds what the comment names. */
-#define LUNA_ITEM_REQUEST 1u       /* in: JSON object, see docs/plugins.md */
+#define LUNA_ITEM_REQUEST 1u       /* in: JSON object, see <luna/role.hpp> */
 #define LUNA_ITEM_TEXT 2u          /* in, out: bytes of the stream, whole characters */
 #define LUNA_ITEM_END 3u           /* in, out: finish reason ("stop", "length") */
 #define LUNA_ITEM_MODEL_REQUEST 4u /* out: JSON object: what to change for the model run, {} for none */
 #define LUNA_ITEM_MODEL_TEXT 5u    /* in: bytes that the model made, whole characters */
-#define LUNA_ITEM_MODEL_END 6u     /* in: finish reason of the model run */
+#define LUNA_ITEM_MODEL_END 6u     /* in: "stop", "length", "cancelled", "failed: why" */
 #define LUNA_ITEM_UPDATE 7u        /* out: JSON object merged into the request for later stages */
 #define LUNA_ITEM_ERROR 8u         /* out: message for the client */
 
@@ -58,6 +63,19 @@ typedef struct luna_role_if {
   /* These requests ended or were cancelled: forget them. [step] */
   void (*drop)(void* self, const uint64_t* requests, uint32_t n);
 } luna_role_if;
+
+/* ---- extension: the texts that a role chooses among ------------------------------------------ */
+#define LUNA_EXT_ROLE_CHOICES "luna.ext.role_choices/0"
+
+/* A role that names allowed_text in its model requests lists all its texts here, so that core can
+ * check, when the pipeline is made, that the stage's model tells them apart by their first token. */
+typedef struct luna_role_choices_if {
+  uint32_t struct_size;
+  uint32_t pad;
+  /* The texts, each followed by one zero byte; valid as long as the instance. Empty: the role asks
+   * no model. [main] */
+  luna_str (*choices)(void* self);
+} luna_role_choices_if;
 
 #ifdef __cplusplus
 }

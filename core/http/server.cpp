@@ -1,0 +1,180 @@
+#include "core/http/server.hpp"
+
+#include "core/base/log.hpp"
+#include "core/http/session.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace luna::http {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+// Out of descriptors or memory: accepting again at once would only spin.
+constexpr std::chrono::milliseconds kAcceptPause{50};
+
+}  // namespace
+
+/// One I/O thread: its own context; a connection stays on it.
+struct IoThread {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+  std::list<std::weak_ptr<Session>> sessions;  // of this thread; touched on it alone
+  std::thread thread;
+};
+
+struct Server::Impl {
+  explicit Impl(Service s) : service(std::move(s)) {}
+
+  asio::awaitable<void> accept_loop();
+  void adopt(IoThread& io, tcp::socket socket);
+  static asio::awaitable<void> serve(std::shared_ptr<Session> session, Impl& impl);
+  void for_each_session(void (Session::*action)());
+  void session_ended();
+
+  Service service;
+  std::vector<std::unique_ptr<IoThread>> threads;
+  std::unique_ptr<tcp::acceptor> acceptor;
+  std::size_t next_thread = 0;
+  std::atomic<std::uint32_t> n_sessions{0};
+  std::mutex mutex;  // guards nothing but the wait for the last session
+  std::condition_variable all_ended;
+};
+
+void Server::Impl::session_ended() {
+  const std::lock_guard lock(mutex);
+  n_sessions.fetch_sub(1);
+  all_ended.notify_all();
+}
+
+asio::awaitable<void> Server::Impl::serve(std::shared_ptr<Session> session, Impl& impl) {
+  // The fence of this coroutine: what a library throws ends one connection, not the server.
+  try {
+    co_await session->run();
+  } catch (const std::exception& e) {
+    logger("http")->error("connection ended by an exception what={}", e.what());
+  }
+  session.reset();
+  impl.session_ended();
+}
+
+void Server::Impl::adopt(IoThread& io, tcp::socket socket) {
+  io.sessions.remove_if([](const std::weak_ptr<Session>& s) { return s.expired(); });
+  auto session = std::make_shared<Session>(std::move(socket), service);
+  io.sessions.push_back(session);
+  asio::co_spawn(io.context, serve(std::move(session), *this), [](std::exception_ptr) {});
+}
+
+asio::awaitable<void> Server::Impl::accept_loop() {
+  asio::steady_timer pause(acceptor->get_executor());
+  for (;;) {
+    IoThread& io = *threads[next_thread++ % threads.size()];
+    auto [error, socket] = co_await acceptor->async_accept(io.context, kAwait);
+    if (error == asio::error::operation_aborted || !acceptor->is_open()) co_return;
+    if (error) {
+      logger("http")->warn("accept failed reason=\"{}\"", error.message());
+      pause.expires_after(kAcceptPause);
+      co_await pause.async_wait(kAwait);
+      continue;
+    }
+    if (n_sessions.load() >= service.options.n_connections_max) {
+      // Closed unread: a client that retries finds another moment.
+      continue;
+    }
+    n_sessions.fetch_add(1);
+    asio::post(io.context,
+               [this, &io, s = std::move(socket)]() mutable { adopt(io, std::move(s)); });
+  }
+}
+
+void Server::Impl::for_each_session(void (Session::*action)()) {
+  for (auto& io : threads) {
+    asio::post(io->context, [&io = *io, action] {
+      for (const auto& weak : io.sessions)
+        if (const auto session = weak.lock()) ((*session).*action)();
+    });
+  }
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() {
+  if (!impl_) return;
+  for (auto& io : impl_->threads)
+    io->context.stop();
+  for (auto& io : impl_->threads)
+    if (io->thread.joinable()) io->thread.join();
+}
+
+Result<std::unique_ptr<Server>> Server::open(Service service) {
+  const ServerOptions& options = service.options;
+  boost::system::error_code error;
+  const auto address =
+      asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+  if (error)
+    return Error{Code::invalid_argument,
+                 "server.host = \"" + options.host +
+                     "\": must be an IP address, for example 127.0.0.1 or 0.0.0.0"};
+  if (!address.is_loopback() && service.keys.empty())
+    return Error{
+        Code::invalid_argument,
+        "server.host = \"" + options.host +
+            "\": without API keys only a loopback address is served; set server.api_keys_file"};
+  auto impl = std::make_unique<Impl>(std::move(service));
+  for (std::uint32_t i = 0; i < std::max(1U, impl->service.options.n_io_threads); ++i)
+    impl->threads.push_back(std::make_unique<IoThread>());
+  impl->acceptor = std::make_unique<tcp::acceptor>(impl->threads.front()->context);
+  const tcp::endpoint endpoint(address, impl->service.options.port);
+  impl->acceptor->open(endpoint.protocol(), error);
+  if (!error) impl->acceptor->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) impl->acceptor->bind(endpoint, error);
+  if (!error) impl->acceptor->listen(asio::socket_base::max_listen_connections, error);
+  if (error)
+    return Error{Code::io,
+                 "cannot listen on " + impl->service.options.host + ":" +
+                     std::to_string(impl->service.options.port) + ": " + error.message()};
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+std::uint16_t Server::port() const {
+  return impl_->acceptor->local_endpoint().port();
+}
+
+void Server::start() {
+  asio::co_spawn(impl_->threads.front()->context, impl_->accept_loop(), [](std::exception_ptr) {});
+  for (auto& io : impl_->threads)
+    io->thread = std::thread([&context = io->context] { context.run(); });
+}
+
+void Server::drain(std::chrono::milliseconds timeout) {
+  asio::post(impl_->threads.front()->context, [this] {
+    boost::system::error_code ignored;
+    impl_->acceptor->close(ignored);
+  });
+  impl_->for_each_session(&Session::drain);
+  const auto is_empty = [this] { return impl_->n_sessions.load() == 0; };
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->all_ended.wait_for(lock, timeout, is_empty)) return;
+  logger("http")->warn("drain timed out connections={}", impl_->n_sessions.load());
+  impl_->for_each_session(&Session::close);
+  impl_->all_ended.wait_for(lock, std::chrono::seconds(2), is_empty);
+}
+
+}  // namespace luna::http

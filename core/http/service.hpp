@@ -1,0 +1,26 @@
+// What the handlers need, gathered once. Everything outlives the server.
+#pragma once
+
+#include "core/http/key_ring.hpp"
+#include "core/http/server_options.hpp"
+#include "core/pipeline/pipeline.hpp"
+#include "core/telemetry/health.hpp"
+#include "core/telemetry/metrics.hpp"
+
+#include <string>
+
+namespace luna::http {
+
+struct Service {
+  pipeline::Pipeline& pipeline;
+  const telemetry::MetricsPage& metrics;
+  telemetry::HttpStats& stats;
+  const telemetry::Health& health;
+  /// False when the engine has work and has not ended a step for too long.
+  bool (*is_alive)(void* context) = nullptr;
+  void* is_alive_context = nullptr;
+  KeyRing keys;
+  ServerOptions options;
+};
+
+}  // namespace luna::http
