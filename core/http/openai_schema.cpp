@@ -70,13 +70,12 @@ void read_sampling(FieldReader& fields, pipeline::SamplingParams& sampling) {
   read_logit_bias(fields, sampling);
 }
 
-/// The output limit; 0 means: as far as the context reaches.
 void read_limits(FieldReader& fields, Endpoint endpoint, Request& request) {
   const std::int64_t min = endpoint == Endpoint::completion ? 0 : 1;
   const auto older = fields.integer("max_tokens", min, kTokensMax);
   const auto newer = fields.integer("max_completion_tokens", min, kTokensMax);
   if (const auto limit = newer ? newer : older)
-    request.stop.n_generated_max = static_cast<std::uint32_t>(*limit);
+    request.n_generated_max = static_cast<std::uint32_t>(*limit);
   if (const auto n = fields.integer("min_tokens", 0, kTokensMax))
     request.stop.n_generated_min = static_cast<std::uint32_t>(*n);
   request.stop.stop_strings = fields.strings("stop", kStopStringsMax);
@@ -262,10 +261,9 @@ std::variant<ParsedBody, ApiError> parse_body(Endpoint endpoint,
   } else {
     body.echo = base.echo = fields.boolean("echo").value_or(false);
     base.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
-    const auto limit = fields.integer("max_tokens", 0, kTokensMax);
     // OpenAI's default for completions; chat runs to the end of the context.
-    if (!limit && base.stop.n_generated_max == 0) base.stop.n_generated_max = 16;
-    body.prompt_only = limit == 0;
+    if (!base.n_generated_max) base.n_generated_max = 16;
+    body.prompt_only = base.n_generated_max == 0;
     if (body.prompt_only && !body.echo)
       fields.fail(invalid_request("max_tokens",
                                   "'max_tokens' is 0: must be at least 1 unless 'echo' is set"));

@@ -1,0 +1,33 @@
+#include "core/http/error_response.hpp"
+
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <gtest/gtest.h>
+
+namespace luna::http {
+namespace {
+
+TEST(ErrorResponse, EveryCodeHasAStatusAndBusyAnswersSayWhenToComeAgain) {
+  for (int code = LUNA_INTERNAL; code <= LUNA_INVALID_ARGUMENT; ++code) {
+    const ApiError error = to_api_error(Error{static_cast<Code>(code), "why"});
+    EXPECT_GE(error.status, 400U);
+    EXPECT_FALSE(error.type.empty());
+    EXPECT_EQ(error.retry_after.has_value(), error.status == 429 || error.status == 503);
+  }
+}
+
+TEST(ErrorResponse, TheReasonOfAnErrorIsItsCode) {
+  EXPECT_EQ(to_api_error(Error{Code::invalid_argument, "m", "context_length_exceeded"}).code,
+            "context_length_exceeded");
+}
+
+TEST(ErrorResponse, BodyIsTheOpenaiObject) {
+  const auto error = boost::json::parse(error_body(invalid_request("n", "bad \"n\""))).at("error");
+  EXPECT_EQ(error.at("message").as_string(), "bad \"n\"");
+  EXPECT_EQ(error.at("param").as_string(), "n");
+  EXPECT_TRUE(error.at("code").is_null());
+}
+
+}  // namespace
+}  // namespace luna::http
