@@ -1,1 +1,395 @@
+// Attention: every set against the contract written out, prefill against decode, whole against
+// sliced, stale memory, windows, and an FP64 reference.
 #include "kernel_support.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace luna::kernels {
+namespace {
+
+float round_to_bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = (bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+/// A sequence with KV in shuffled blocks whose unwritten slots hold NaN.
+struct Sequence {
+  Sequence(const KernelSet& set, KvShape shape_, std::int64_t n, std::uint64_t salt)
+      : shape(shape_),
+        n_tokens(n),
+        row(static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim)),
+        n_blocks(static_cast<std::size_t>((n + shape.block_tokens - 1) / shape.block_tokens)),
+        pool((n_blocks + 1) * stride()) {
+    Random random(salt);
+    k = random.normals(static_cast<std::size_t>(n) * row);
+    v = random.normals(static_cast<std::size_t>(n) * row);
+    for (std::size_t i = 0; i < n_blocks; ++i) {
+      table.push_back(static_cast<std::uint32_t>(n_blocks - i));  // block 0 of the pool stays NaN
+    }
+    for (std::int64_t t = 0; t < n; ++t) {
+      const auto at = static_cast<std::size_t>(t) * row;
+      set.kv_write({view(), t, k.data() + at, v.data() + at});
+    }
+  }
+  std::size_t stride() const { return kv_block_bytes(shape); }
+  KvView view() const { return {shape, pool.get(), stride(), table.data(), 0}; }
+  float k_at(std::int64_t t, int head, int d) const {
+    return round_to_bf16(
+        k[static_cast<std::size_t>(t) * row + static_cast<std::size_t>(head * shape.head_dim + d)]);
+  }
+  float v_at(std::int64_t t, int head, int d) const {
+    return round_to_bf16(
+        v[static_cast<std::size_t>(t) * row + static_cast<std::size_t>(head * shape.head_dim + d)]);
+  }
+
+  KvShape shape;
+  std::int64_t n_tokens;
+  std::size_t row;
+  std::size_t n_blocks;
+  AlignedBytes pool;
+  std::vector<float> k;
+  std::vector<float> v;
+  std::vector<std::uint32_t> table;
+};
+
+struct Setting {
+  std::int64_t window = 0;
+  float softcap = 0.0F;
+};
+
+AttendArgs rows_of(const Sequence& s, const AlignedBytes& scratch, const Setting& setting) {
+  AttendArgs args;
+  args.kv = s.view();
+  args.window = setting.window;
+  args.softcap = setting.softcap;
+  args.scale = 0.125F;
+  args.scratch = scratch.get();
+  return args;
+}
+
+/// Output of rows [first, first + n) for one KV head, taken `chunk` rows a call.
+std::vector<float> attend_rows(const KernelSet& set,
+                               const Sequence& s,
+                               const std::vector<float>& q,  // [n_tokens, heads, head_dim]
+                               int heads,
+                               std::int64_t chunk,
+                               const Setting& setting) {
+  const AlignedBytes scratch(attend_scratch_bytes(s.shape.head_dim));
+  const std::int64_t q_row = std::int64_t{heads} * s.shape.head_dim;
+  std::vector<float> out(q.size());
+  for (std::int64_t t = 0; t < s.n_tokens; t += chunk) {
+    AttendArgs args = rows_of(s, scratch, setting);
+    args.group_heads = heads;
+    args.first_position = t;
+    args.n_rows = std::min(chunk, s.n_tokens - t);
+    args.q = q.data() + t * q_row;
+    args.q_stride = q_row;
+    args.out = out.data() + t * q_row;
+    args.out_stride = q_row;
+    set.attend(args);
+  }
+  return out;
+}
+
+struct State {
+  float max = 0.0F;
+  float sum = 0.0F;
+  std::vector<float> out;
+};
+
+float exp_by_contract(float x) {
+  x = x * kLog2E;
+  x = x < kExp2Min ? kExp2Min : x > kExp2Max ? kExp2Max : x;
+  const float n = std::nearbyint(x);
+  const float f = x - n;
+  float y = kExp2Coefficients[5];
+  for (int i = 4; i >= 0; --i) {
+    y = std::fma(y, f, kExp2Coefficients[i]);
+  }
+  y = std::fma(y, f, 1.0F);
+  return std::ldexp(y, static_cast<int>(n));
+}
+
+/// acc + step sums of 32 products, the terms of `a` one after the other.
+float chain(const std::vector<std::vector<float>>& a_terms, const std::vector<float>& b) {
+  float acc = 0.0F;
+  for (std::size_t i = 0; i < b.size(); i += 32) {
+    for (const auto& a : a_terms) {
+      float chains[2] = {0.0F, 0.0F};
+      for (std::size_t j = i; j < i + 32; ++j) {
+        chains[j % 2] = std::fma(a[j], b[j], chains[j % 2]);
+      }
+      acc = acc + (chains[0] + chains[1]);
+    }
+  }
+  return acc + 0.0F;
+}
+std::vector<std::vector<float>> split(const std::vector<float>& x, int n_terms) {
+  std::vector<std::vector<float>> terms(static_cast<std::size_t>(n_terms));
+  for (float rest : x) {
+    for (auto& term : terms) {
+      term.push_back(round_to_bf16(rest));
+      rest = rest - term.back();
+    }
+  }
+  return terms;
+}
+
+State partition_by_contract(const Sequence& s,
+                            const std::vector<float>& q,
+                            std::int64_t position,
+                            std::int64_t partition,
+                            const Setting& setting) {
+  const int head_dim = s.shape.head_dim;
+  State state;
+  std::vector<float> scores(kPartitionTokens, -INFINITY);
+  const std::int64_t low =
+      setting.window == 0 ? 0 : std::max<std::int64_t>(0, position - setting.window + 1);
+  state.max = -INFINITY;
+  for (std::int64_t i = 0; i < kPartitionTokens; ++i) {
+    const std::int64_t t = partition * kPartitionTokens + i;
+    if (t < low || t > position) {
+      continue;
+    }
+    std::vector<float> k;
+    for (int d = 0; d < head_dim; ++d) {
+      k.push_back(s.k_at(t, 0, d));
+    }
+    scores[static_cast<std::size_t>(i)] = chain(split(q, kQueryTerms), k) * 0.125F;
+    state.max = std::max(state.max, scores[static_cast<std::size_t>(i)]);
+  }
+  if (state.max == -INFINITY) {
+    return state;
+  }
+  std::vector<float> p;
+  float lanes[16] = {};
+  for (std::size_t i = 0; i < kPartitionTokens; ++i) {
+    p.push_back(scores[i] == -INFINITY ? 0.0F : exp_by_contract(scores[i] - state.max));
+    lanes[i % 16] = lanes[i % 16] + p.back();
+  }
+  for (std::size_t width = 8; width > 0; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i) {
+      lanes[i] = lanes[i] + lanes[i + width];
+    }
+  }
+  state.sum = lanes[0];
+  const auto terms = split(p, kProbabilityTerms);
+  for (int d = 0; d < head_dim; ++d) {
+    std::vector<float> v;
+    for (std::int64_t i = 0; i < kPartitionTokens; ++i) {
+      const std::int64_t t = partition * kPartitionTokens + i;
+      v.push_back(t < s.n_tokens ? s.v_at(t, 0, d) : 0.0F);
+    }
+    state.out.push_back(chain(terms, v));
+  }
+  return state;
+}
+
+/// The canonical tree, as a recursion over aligned ranges of partitions.
+State tree_by_contract(const std::vector<State>& leaves, std::size_t first, std::size_t width) {
+  if (first >= leaves.size()) {
+    return {};
+  }
+  if (width == 1) {
+    return leaves[first];
+  }
+  const State a = tree_by_contract(leaves, first, width / 2);
+  const State b = tree_by_contract(leaves, first + width / 2, width / 2);
+  if (a.sum == 0.0F || b.sum == 0.0F) {
+    return a.sum == 0.0F ? b : a;
+  }
+  State r;
+  r.max = std::max(a.max, b.max);
+  const float wa = exp_by_contract(a.max - r.max);
+  const float wb = exp_by_contract(b.max - r.max);
+  r.sum = std::fma(b.sum, wb, a.sum * wa);
+  for (std::size_t d = 0; d < a.out.size(); ++d) {
+    r.out.push_back(std::fma(b.out[d], wb, a.out[d] * wa));
+  }
+  return r;
+}
+
+TEST(Attend, EverySetFollowsTheContractToTheBit) {
+  set_thread_float_mode();
+  for (const Setting& setting : {Setting{}, Setting{300, 0.0F}}) {
+    for (const KernelSet* set : kernel_sets()) {
+      const Sequence s(*set, {1, 64, 32}, 1100, 53);
+      const auto q = Random(59).normals(1100 * 64);
+      const auto out = attend_rows(*set, s, q, 1, 37, setting);
+      for (const std::int64_t position : {0, 1, 31, 255, 256, 300, 777, 1099}) {
+        const auto* row = q.data() + position * 64;
+        std::vector<State> leaves;
+        for (std::int64_t p = 0; p <= position / kPartitionTokens; ++p) {
+          leaves.push_back(partition_by_contract(s, {row, row + 64}, position, p, setting));
+        }
+        const State root = tree_by_contract(leaves, 0, 8);
+        for (std::size_t d = 0; d < 64; ++d) {
+          const float expected = root.out[d] * (1.0F / root.sum);
+          ASSERT_EQ(out[static_cast<std::size_t>(position) * 64 + d], expected)
+              << set->name << " position " << position << " window " << setting.window << " seed "
+              << test_seed();
+        }
+      }
+    }
+  }
+}
+
+TEST(Attend, APrefillRowEqualsTheDecodedRowAtAnyChunkBorder) {
+  set_thread_float_mode();
+  for (const int heads : {1, 3, 5}) {
+    for (const int head_dim : {32, 64, 96}) {
+      for (const Setting& setting : {Setting{}, Setting{100, 0.0F}, Setting{0, 20.0F}}) {
+        std::vector<float> first;
+        for (const KernelSet* set : kernel_sets()) {
+          const Sequence s(*set, {1, head_dim, 64}, 290, 61);
+          const auto q = Random(67).normals(static_cast<std::size_t>(290 * heads * head_dim));
+          for (const std::int64_t chunk : {1, 7, 64, 290}) {
+            const auto out = attend_rows(*set, s, q, heads, chunk, setting);
+            if (first.empty()) {
+              first = out;
+            }
+            ASSERT_EQ(0, std::memcmp(first.data(), out.data(), out.size() * 4))
+                << set->name << " chunk " << chunk << " heads " << heads << " head_dim " << head_dim
+                << " seed " << test_seed();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attend, SlicedEqualsWholeAtEveryTreeBorder) {
+  set_thread_float_mode();
+  const std::int64_t n = 1500;  // partitions 0..5
+  for (const KernelSet* set : kernel_sets()) {
+    const Sequence s(*set, {2, 64, 32}, n, 71);
+    const auto q = Random(73).normals(3 * 64);
+    const AlignedBytes scratch(attend_scratch_bytes(64));
+    AttendArgs args = rows_of(s, scratch, {});
+    args.kv_head = 1;
+    args.group_heads = 3;
+    args.first_position = n - 1;
+    args.n_rows = 1;
+    args.q = q.data();
+    args.q_stride = 192;
+    std::vector<float> whole(192);
+    std::vector<float> whole_lse(3);
+    args.out = whole.data();
+    args.out_stride = 192;
+    args.log_sum_exp = whole_lse.data();
+    set->attend(args);
+    for (std::int64_t a = 0; a <= 6; ++a) {
+      for (std::int64_t b = a; b <= 6; ++b) {
+        // Three slices: [0, a), [a, b), [b, 6).
+        std::vector<TreeNode> nodes;
+        std::vector<float> states;
+        for (const auto& [first, last] :
+             {std::pair{std::int64_t{0}, a}, {a, b}, {b, std::int64_t{6}}}) {
+          TreeNode of_slice[kTreeNodesMax];
+          const int count = cover_partitions(first, last - first, of_slice);
+          nodes.insert(nodes.end(), of_slice, of_slice + count);
+          std::vector<float> part(static_cast<std::size_t>(count * 3 * state_floats(64)));
+          set->attend_partial({args, first, last - first, part.data()});
+          states.insert(states.end(), part.begin(), part.end());
+        }
+        for (std::int64_t h = 0; h < 3; ++h) {
+          std::vector<const float*> of_head;
+          for (std::size_t i = 0; i < nodes.size(); ++i) {
+            of_head.push_back(states.data() +
+                              (static_cast<std::int64_t>(i) * 3 + h) * state_floats(64));
+          }
+          std::vector<float> out(64);
+          float lse = 0.0F;
+          set->merge_partials({64,
+                               static_cast<int>(nodes.size()),
+                               nodes.data(),
+                               of_head.data(),
+                               out.data(),
+                               &lse,
+                               scratch.get()});
+          ASSERT_EQ(0, std::memcmp(out.data(), whole.data() + h * 64, 64 * 4))
+              << set->name << " cut at " << a << " and " << b;
+          ASSERT_EQ(lse, whole_lse[static_cast<std::size_t>(h)]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Attend, ASliceNeedsOnlyItsOwnBlocks) {
+  set_thread_float_mode();
+  const KernelSet& set = select_kernels();
+  const Sequence s(set, {1, 32, 32}, 700, 79);
+  const auto q = Random(83).normals(32);
+  const AlignedBytes scratch(attend_scratch_bytes(32));
+  AttendArgs args = rows_of(s, scratch, {});
+  args.group_heads = 1;
+  args.first_position = 699;
+  args.n_rows = 1;
+  args.q = q.data();
+  std::vector<float> whole(static_cast<std::size_t>(state_floats(32)));
+  set.attend_partial({args, 1, 1, whole.data()});
+  const std::vector<std::uint32_t> table(s.table.begin() + 8, s.table.begin() + 16);
+  args.kv.table = table.data();
+  args.kv.first_block = 8;
+  std::vector<float> slice(whole.size());
+  set.attend_partial({args, 1, 1, slice.data()});
+  EXPECT_EQ(0, std::memcmp(whole.data() + 16, slice.data() + 16, 32 * 4));
+}
+
+TEST(Attend, IsNearTheExactValue) {
+  set_thread_float_mode();
+  const KernelSet& set = select_kernels();
+  const Sequence s(set, {1, 64, 32}, 600, 89);
+  const auto q = Random(97).normals(600 * 64);
+  for (const float cap : {0.0F, 2.0F}) {
+    const auto out = attend_rows(set, s, q, 1, 600, {0, cap});
+    for (const std::int64_t position : {5, 256, 599}) {
+      std::vector<double> scores;
+      double sum = 0.0;
+      for (std::int64_t t = 0; t <= position; ++t) {
+        double dot = 0.0;
+        for (int d = 0; d < 64; ++d) {
+          dot +=
+              static_cast<double>(q[static_cast<std::size_t>(position * 64 + d)]) * s.k_at(t, 0, d);
+        }
+        dot *= 0.125;
+        scores.push_back(std::exp(cap == 0.0F ? dot : cap * std::tanh(dot / cap)));
+        sum += scores.back();
+      }
+      for (int d = 0; d < 64; ++d) {
+        double exact = 0.0;
+        for (std::int64_t t = 0; t <= position; ++t) {
+          exact += scores[static_cast<std::size_t>(t)] / sum * s.v_at(t, 0, d);
+        }
+        // Two terms carry Q and P to 2^-17; one term to 2^-9.
+        const double bound = kQueryTerms == 2 && kProbabilityTerms == 2 ? 4e-5 : 8e-3;
+        EXPECT_NEAR(out[static_cast<std::size_t>(position * 64 + d)], exact, bound);
+      }
+    }
+  }
+}
+
+TEST(CoverPartitions, GivesAlignedAscendingNodesThatCoverTheRange) {
+  for (std::int64_t first = 0; first < 70; ++first) {
+    for (std::int64_t n = 0; n < 70; ++n) {
+      TreeNode nodes[kTreeNodesMax];
+      const int count = cover_partitions(first, n, nodes);
+      std::int64_t at = first;
+      for (int i = 0; i < count; ++i) {
+        ASSERT_EQ(std::int64_t{nodes[i].index} << nodes[i].level, at);
+        at += std::int64_t{1} << nodes[i].level;
+      }
+      ASSERT_EQ(at, first + n);
+      ASSERT_LE(count, 2 * 7);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace luna::kernels
