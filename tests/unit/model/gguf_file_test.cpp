@@ -3,13 +3,13 @@
 
 #include "core/model/model_config.hpp"
 #include "core/model/weight_names.hpp"
+#include "support/test_seed.hpp"
 #include "unit/model/gguf_writer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <random>
 
 namespace luna::model {
@@ -271,8 +271,7 @@ TEST(GgufFile, RefusesEveryTruncation) {
 TEST(GgufFile, SurvivesRandomChangesOfBytes) {
   const auto whole = tiny_llama({.vocab_size = 8}).write();
   const std::size_t n_header = whole.size() - tiny_llama({.vocab_size = 8}).data.size();
-  const std::uint32_t seed = std::random_device{}();
-  std::printf("LUNA_TEST_SEED=%u\n", seed);
+  const std::uint32_t seed = test::test_seed();
   std::mt19937 random(seed);
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> changed = whole;

@@ -1,12 +1,12 @@
 // Right headers are read; every wrong one is refused with the tensor and field named.
 #include "core/model/safetensors_file.hpp"
 
+#include "support/test_seed.hpp"
 #include "unit/model/gguf_writer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <random>
 
 namespace luna::model {
@@ -108,8 +108,7 @@ TEST(SafetensorsFile, RefusesWrongHeadersWithTheFieldNamed) {
 
 TEST(SafetensorsFile, SurvivesRandomChangesOfBytes) {
   const auto whole = file_of(kRight);
-  const std::uint32_t seed = std::random_device{}();
-  std::printf("LUNA_TEST_SEED=%u\n", seed);
+  const std::uint32_t seed = test::test_seed();
   std::mt19937 random(seed);
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> changed = whole;
