@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,15 +42,13 @@ struct IoThread {
 };
 
 struct Server::Impl {
-  explicit Impl(Service s) : service(std::move(s)) {}
-
   asio::awaitable<void> accept_loop();
   void adopt(IoThread& io, tcp::socket socket);
   static asio::awaitable<void> serve(std::shared_ptr<Session> session, Impl& impl);
   void for_each_session(void (Session::*action)());
   void session_ended();
 
-  Service service;
+  std::optional<Service> service;  // from start() on
   std::vector<std::unique_ptr<IoThread>> threads;
   std::unique_ptr<tcp::acceptor> acceptor;
   std::size_t next_thread = 0;
@@ -77,7 +76,7 @@ asio::awaitable<void> Server::Impl::serve(std::shared_ptr<Session> session, Impl
 
 void Server::Impl::adopt(IoThread& io, tcp::socket socket) {
   io.sessions.remove_if([](const std::weak_ptr<Session>& s) { return s.expired(); });
-  auto session = std::make_shared<Session>(std::move(socket), service);
+  auto session = std::make_shared<Session>(std::move(socket), *service);
   io.sessions.push_back(session);
   asio::co_spawn(io.context, serve(std::move(session), *this), [](std::exception_ptr) {});
 }
@@ -94,7 +93,7 @@ asio::awaitable<void> Server::Impl::accept_loop() {
       co_await pause.async_wait(kAwait);
       continue;
     }
-    if (n_sessions.load() >= service.options.n_connections_max) {
+    if (n_sessions.load() >= service->options.n_connections_max) {
       // Closed unread: a client that retries finds another moment.
       continue;
     }
@@ -113,51 +112,48 @@ void Server::Impl::for_each_session(void (Session::*action)()) {
   }
 }
 
-Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::Server(std::unique_ptr<Impl> impl, std::uint16_t port)
+    : impl_(std::move(impl)), port_(port) {}
 
 Server::~Server() {
-  if (!impl_) return;
   for (auto& io : impl_->threads)
     io->context.stop();
   for (auto& io : impl_->threads)
     if (io->thread.joinable()) io->thread.join();
 }
 
-Result<std::unique_ptr<Server>> Server::open(Service service) {
-  const ServerOptions& options = service.options;
+Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, bool has_keys) {
+  const std::string where = "server.host = \"" + options.host + "\": ";
   boost::system::error_code error;
   const auto address =
       asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
   if (error)
     return Error{Code::invalid_argument,
-                 "server.host = \"" + options.host +
-                     "\": must be an IP address, for example 127.0.0.1 or 0.0.0.0"};
-  if (!address.is_loopback() && service.keys.empty())
+                 where + "must be an IP address, for example 127.0.0.1 or 0.0.0.0"};
+  if (!address.is_loopback() && !has_keys)
     return Error{
         Code::invalid_argument,
-        "server.host = \"" + options.host +
-            "\": without API keys only a loopback address is served; set server.api_keys_file"};
-  auto impl = std::make_unique<Impl>(std::move(service));
-  for (std::uint32_t i = 0; i < std::max(1U, impl->service.options.n_io_threads); ++i)
+        where + "without API keys only a loopback address is served; set server.api_keys_file"};
+  auto impl = std::make_unique<Impl>();
+  for (std::uint32_t i = 0; i < std::max(1U, options.n_io_threads); ++i)
     impl->threads.push_back(std::make_unique<IoThread>());
   impl->acceptor = std::make_unique<tcp::acceptor>(impl->threads.front()->context);
-  const tcp::endpoint endpoint(address, impl->service.options.port);
-  impl->acceptor->open(endpoint.protocol(), error);
-  if (!error) impl->acceptor->set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) impl->acceptor->bind(endpoint, error);
-  if (!error) impl->acceptor->listen(asio::socket_base::max_listen_connections, error);
+  tcp::acceptor& acceptor = *impl->acceptor;
+  const tcp::endpoint endpoint(address, options.port);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error)
     return Error{Code::io,
-                 "cannot listen on " + impl->service.options.host + ":" +
-                     std::to_string(impl->service.options.port) + ": " + error.message()};
-  return std::unique_ptr<Server>(new Server(std::move(impl)));
+                 "cannot listen on " + options.host + ":" + std::to_string(options.port) + ": " +
+                     error.message()};
+  const std::uint16_t port = acceptor.local_endpoint().port();
+  return std::unique_ptr<Server>(new Server(std::move(impl), port));
 }
 
-std::uint16_t Server::port() const {
-  return impl_->acceptor->local_endpoint().port();
-}
-
-void Server::start() {
+void Server::start(Service service) {
+  impl_->service.emplace(std::move(service));
   asio::co_spawn(impl_->threads.front()->context, impl_->accept_loop(), [](std::exception_ptr) {});
   for (auto& io : impl_->threads)
     io->thread = std::thread([&context = io->context] { context.run(); });

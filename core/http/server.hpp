@@ -13,18 +13,20 @@ namespace luna::http {
 
 class Server {
  public:
-  /// Binds and listens, so that the port is known and taken; serves nothing yet. [start-up]
-  /// The service's references outlive the server.
-  /// Errors  invalid_argument (host; a public address without API keys); io (port in use)
-  static Result<std::unique_ptr<Server>> open(Service service);
+  /// Binds and listens, so that the port is known and taken before anything slow begins; serves
+  /// nothing yet. [start-up]
+  ///
+  /// has_keys   clients need API keys; without, only a loopback address is served
+  /// Errors     invalid_argument (host; a public address without keys); io (port in use)
+  static Result<std::unique_ptr<Server>> open(const ServerOptions& options, bool has_keys);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   /// The port listened on. [any]
-  [[nodiscard]] std::uint16_t port() const;
-  /// Starts the I/O threads. [main]
-  void start();
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  /// Starts the I/O threads. The service's references outlive the server. [main]
+  void start(Service service);
   /// Takes no new connection, ends idle ones; running requests go on until they end or `timeout`
   /// has passed, then their connections are cut. Returns when all are gone. [main]
   void drain(std::chrono::milliseconds timeout);
@@ -32,8 +34,9 @@ class Server {
   struct Impl;
 
  private:
-  explicit Server(std::unique_ptr<Impl> impl);
+  Server(std::unique_ptr<Impl> impl, std::uint16_t port);
   std::unique_ptr<Impl> impl_;
+  const std::uint16_t port_;
 };
 
 }  // namespace luna::http
