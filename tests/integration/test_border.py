@@ -1,0 +1,39 @@
+"""Calls over the plugin border: per step one plan, and one submit a device, whatever the step holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from luna_server import LunaServer, wait_until
+
+
+def border_calls(server: LunaServer) -> tuple[float, float, float]:
+    """(steps, plans, submits), read while nothing runs."""
+    wait_until(server.is_idle, 30, "nothing runs")
+    return (
+        server.metric("luna_steps_total"),
+        server.metric("luna_border_calls_total", kind="scheduler"),
+        server.metric("luna_border_calls_total", kind="backend"),
+    )
+
+
+@pytest.mark.parametrize("n_devices", [1, 2, 3])
+def test_a_step_costs_one_plan_and_one_submit_a_device(
+    start_server: Callable[..., LunaServer], n_devices: int
+) -> None:
+    server = start_server(n_devices=n_devices)
+    before = border_calls(server)
+    server.chat("word " * 900, max_tokens=2)  # prompts in several chunks
+    server.chat("hi", max_tokens=40)
+    together = [threading.Thread(target=server.chat, args=(f"hello {i}",), kwargs={"max_tokens": 9}) for i in range(8)]
+    for thread in together:
+        thread.start()
+    for thread in together:
+        thread.join()
+    steps, plans, submits = (after - b for after, b in zip(border_calls(server), before, strict=True))
+    assert steps > 40
+    assert plans == steps
+    assert submits == n_devices * steps
+    assert server.stop() == 0

@@ -1,0 +1,107 @@
+"""Plugins as files: what each exports, and what a bad one does to the program's start."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from luna_server import config_text
+
+START_TIMEOUT_S = 60
+SHIPPED = ["backend_cpu", "backend_reference", "quant_gguf", "role_generate", "role_intent",
+           "role_postprocess", "scheduler_static", "transport_inproc"]
+# Owner and descriptor sizes, type 1, owner "Luna" padded: what precedes the note's payload.
+NOTE_HEAD = struct.pack("<I", 5)
+NOTE_OWNER = struct.pack("<I", 1) + b"Luna\0\0\0\0"
+
+
+@pytest.fixture
+def installed(luna_bin: Path, tmp_path: Path) -> Path:
+    """A copy of the program with its plugins, as an installation has them; a test may spoil it."""
+    root = tmp_path / "installed"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy2(luna_bin, root / "bin" / "luna")
+    source = luna_bin.parents[1] / "lib" / "luna" / "plugins"
+    (root / "lib" / "luna").mkdir(parents=True)
+    shutil.copytree(source, root / "lib" / "luna" / "plugins")
+    return root
+
+
+def plugin(root: Path, name: str) -> Path:
+    return root / "lib" / "luna" / "plugins" / f"{name}.so"
+
+
+def serve(root: Path, model: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    config = tmp_path / "luna.toml"
+    config.write_text(config_text(model), encoding="utf-8")
+    return subprocess.run(
+        [str(root / "bin" / "luna"), "serve", "--config", str(config)], capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=START_TIMEOUT_S,
+    )
+
+
+def assert_start_stopped(done: subprocess.CompletedProcess[str], *reasons: str) -> None:
+    assert done.returncode == 1, f"exit {done.returncode}: {done.stderr[-2000:]}"
+    for reason in reasons:
+        assert reason in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_plugin_exports_exactly_one_symbol(luna_bin: Path, name: str) -> None:
+    path = plugin(luna_bin.parents[1], name)
+    listing = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", str(path)], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["luna_plugin_query"]
+
+
+def test_a_removed_plugin_stops_the_start_and_shows_what_is_there(
+    installed: Path, model: Path, tmp_path: Path
+) -> None:
+    plugin(installed, "scheduler_static").unlink()
+    assert_start_stopped(serve(installed, model, tmp_path), "static", "lib/luna/plugins")
+
+
+@pytest.mark.parametrize("part", [0, 1, 4])
+def test_a_truncated_plugin_stops_the_start_with_its_path(
+    installed: Path, model: Path, tmp_path: Path, part: int
+) -> None:
+    path = plugin(installed, "backend_cpu")
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(whole[: len(whole) * part // 8])
+    assert_start_stopped(serve(installed, model, tmp_path), "backend_cpu.so", "cpu")
+
+
+def test_a_plugin_of_another_abi_stops_the_start_with_both_versions(
+    installed: Path, model: Path, tmp_path: Path
+) -> None:
+    path = plugin(installed, "role_generate")
+    content = bytearray(path.read_bytes())
+    at = content.index(NOTE_OWNER)
+    assert content[at - 8 : at - 4] == NOTE_HEAD
+    struct.pack_into("<I", content, at + len(NOTE_OWNER) + 4, 77)  # abi_major, after struct_size
+    path.unlink()
+    path.write_bytes(content)
+    assert_start_stopped(serve(installed, model, tmp_path), "role_generate.so", "77")
+
+
+def test_plugins_list_and_info_describe_what_ships(run_luna: Callable) -> None:
+    listing = run_luna("plugins", "list")
+    assert listing.returncode == 0
+    for name in ("cpu", "reference", "static", "generate", "intent", "postprocess", "gguf", "inproc"):
+        assert name in listing.stdout
+        info = run_luna("plugins", "info", name)
+        assert info.returncode == 0 and name in info.stdout
+
+
+def test_plugins_why_tells_the_reason_of_a_refusal(run_luna: Callable, tmp_path: Path) -> None:
+    assert run_luna("plugins", "why", "cpu").returncode == 0
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    done = run_luna("plugins", "why", text)
+    assert done.returncode == 1 and "text.so" in done.stdout + done.stderr
