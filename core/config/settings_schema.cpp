@@ -96,6 +96,9 @@ constexpr std::array kKeys = {
          "time for a client to take what was written", store<&ServerSettings::write_timeout>},
   KeyRow{"server", "drain_timeout_ms", integer, 0, kDayMs, "", "30000",
          "time that running requests get at shutdown", store<&ServerSettings::drain_timeout>},
+  KeyRow{"server", "cors_origins", text_list, 0, 0, "", "",
+         "origins whose pages may ask from a browser; [\"*\"]: any; absent: none",
+         store<&ServerSettings::cors_origins>},
 
   KeyRow{"plugins", "paths", path_list, 0, 0, "", "",
          "further folders to search, before LUNA_PLUGIN_PATH and the installed plugins",
