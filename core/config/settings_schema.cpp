@@ -75,7 +75,7 @@ constexpr std::array kKeys = {
   KeyRow{"server", "api_keys_file", path, 0, 0, "", "",
          "file with one API key a line; empty: no keys, loopback only",
          store<&ServerSettings::api_keys_file>},
-  KeyRow{"server", "io_threads", integer, 1, 64, "", "1",
+  KeyRow{"server", "io_threads", integer, 1, 64, "", "2",
          "threads that serve connections", store<&ServerSettings::n_io_threads>},
   KeyRow{"server", "connections_max", integer, 1, 65536, "", "1024",
          "open connections; further ones are answered 503", store<&ServerSettings::n_connections_max>},

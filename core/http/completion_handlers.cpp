@@ -217,10 +217,34 @@ OpenaiResponse make_response(const ParsedBody& body, Exchange& exchange, const s
   return OpenaiResponse(std::move(options));
 }
 
+/// Counts a completion while it is answered.
+class Admission {
+ public:
+  explicit Admission(Service& service) : service_(service) {
+    admitted_ = service_.stats.n_requests.fetch_add(1) < service_.options.n_requests_max;
+  }
+  ~Admission() { service_.stats.n_requests.fetch_sub(1); }
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+  [[nodiscard]] bool admitted() const { return admitted_; }
+
+ private:
+  Service& service_;
+  bool admitted_;
+};
+
 }  // namespace
 
 asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
   Service& service = exchange.service();
+  const Admission admission(service);
+  if (!admission.admitted()) {
+    Reply refusal = error_reply(to_api_error(
+        Error{Code::exhausted, "the server answers as many requests as it takes at a time"}));
+    const bool sent = co_await exchange.send(std::move(refusal));
+    if (!sent) exchange.close_after();
+    co_return;
+  }
   const std::string default_model = service.pipeline.model_names().front();
   auto parsed = parse_body(endpoint, exchange.request().body(), default_model);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {

@@ -1,9 +1,11 @@
 #include "core/http/server.hpp"
 
 #include "core/base/log.hpp"
+#include "core/http/error_response.hpp"
 #include "core/http/session.hpp"
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -32,6 +34,20 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kAcceptPause{50};
 
 }  // namespace
+
+/// Tells a client beyond the limit so, as far as its socket takes it at once.
+void turn_away(tcp::socket& socket) {
+  const std::string body =
+      error_body({503, "overloaded_error", "overloaded", "", "too many connections", {}});
+  const std::string answer =
+      "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
+      "content-type: application/json\r\ncontent-length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
+  boost::system::error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.write_some(asio::buffer(answer), ignored);
+  socket.shutdown(tcp::socket::shutdown_both, ignored);
+}
 
 /// One I/O thread: its own context; a connection stays on it.
 struct IoThread {
@@ -94,7 +110,7 @@ asio::awaitable<void> Server::Impl::accept_loop() {
       continue;
     }
     if (n_sessions.load() >= service->options.n_connections_max) {
-      // Closed unread: a client that retries finds another moment.
+      turn_away(socket);
       continue;
     }
     n_sessions.fetch_add(1);

@@ -13,6 +13,7 @@ struct ServerOptions {
   std::uint16_t port = 0;  ///< 0: any free port
   std::uint32_t n_io_threads = 1;
   std::uint32_t n_connections_max = 1024;
+  std::uint32_t n_requests_max = 256;  ///< completions running and waiting; beyond it: 429
   std::uint64_t header_bytes_max = 16 * 1024;
   std::uint64_t body_bytes_max = 8 * 1024 * 1024;
   std::chrono::milliseconds header_timeout{10'000};  ///< first byte to the end of the head

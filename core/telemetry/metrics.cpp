@@ -144,6 +144,8 @@ std::string MetricsPage::render() const {
 
   families.open("luna_http_connections", "Open connections.", kGauge);
   families.value({}, load(http_.n_connections));
+  families.open("luna_http_requests", "Completions being answered.", kGauge);
+  families.value({}, load(http_.n_requests));
   families.open("luna_http_responses_total", "Answers by class of status.", kCounter);
   families.value({{"code", "2xx"}}, load(http_.n_2xx));
   families.value({{"code", "4xx"}}, load(http_.n_4xx));

@@ -13,6 +13,7 @@ namespace luna::telemetry {
 /// Answers of the server by class; counted on the I/O threads.
 struct HttpStats {
   std::atomic<std::uint64_t> n_connections{0};  ///< open now
+  std::atomic<std::uint64_t> n_requests{0};     ///< completions being answered now
   std::atomic<std::uint64_t> n_2xx{0};
   std::atomic<std::uint64_t> n_4xx{0};
   std::atomic<std::uint64_t> n_5xx{0};

@@ -1,0 +1,51 @@
+// The composition root: builds every part by hand, in order, and ends them in reverse.
+#pragma once
+
+#include "core/config/settings.hpp"
+#include "core/pipeline/pipeline.hpp"
+#include "core/telemetry/health.hpp"
+#include "core/telemetry/metrics.hpp"
+
+#include <luna/result.hpp>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+namespace luna::app {
+
+/// Owns plugins, models, engines and the pipeline of one process. [main]
+class App {
+ public:
+  struct Options {
+    std::vector<std::filesystem::path> plugin_folders;  ///< searched first
+    std::string version;
+  };
+
+  /// Loads plugins and models and starts the engines; every named plugin starts, or nothing does.
+  static Result<std::unique_ptr<App>> create(config::Settings settings, const Options& options);
+  ~App();
+  App(const App&) = delete;
+  App& operator=(const App&) = delete;
+
+  [[nodiscard]] pipeline::Pipeline& pipeline();
+  [[nodiscard]] const telemetry::MetricsPage& metrics() const;
+  [[nodiscard]] telemetry::HttpStats& http_stats();
+  [[nodiscard]] telemetry::Health& health();
+  /// False when an engine has work and ended no step for too long. [any]
+  [[nodiscard]] bool is_alive() const;
+
+  /// Makes one real token with every model; then the state is ready.
+  Result<void> warm_up();
+  /// Refuses new requests; running ones end within `timeout` or are cancelled.
+  void drain(std::chrono::milliseconds timeout);
+
+  struct Impl;
+
+ private:
+  explicit App(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace luna::app

@@ -1,0 +1,94 @@
+#include "core/app/command_serve.hpp"
+
+#include "core/app/app.hpp"
+#include "core/app/run_settings.hpp"
+#include "core/app/stop_signal.hpp"
+#include "core/app/version.hpp"
+#include "core/base/log.hpp"
+#include "core/config/settings_reader.hpp"
+#include "core/http/server.hpp"
+
+#include <memory>
+#include <ostream>
+#include <utility>
+
+namespace luna::app {
+namespace {
+
+http::ServerOptions server_options(const config::ServerSettings& settings) {
+  http::ServerOptions options;
+  options.host = settings.host;
+  options.port = settings.port;
+  options.n_io_threads = settings.n_io_threads;
+  options.n_connections_max = settings.n_connections_max;
+  options.n_requests_max = settings.n_requests_max;
+  options.header_bytes_max = settings.header_bytes_max;
+  options.body_bytes_max = settings.body_bytes_max;
+  options.header_timeout = settings.header_timeout;
+  options.body_timeout = settings.body_timeout;
+  options.idle_timeout = settings.idle_timeout;
+  options.write_timeout = settings.write_timeout;
+  options.cors_origins = settings.cors_origins;
+  return options;
+}
+
+Result<config::Settings> read(const ServeOptions& options) {
+  std::filesystem::path config = options.config;
+  if (config.empty()) {
+    LUNA_TRY(config, default_config());
+  }
+  LUNA_TRY(config::Settings settings, config::read_settings(config));
+  if (options.host) settings.server.host = *options.host;
+  if (options.port) settings.server.port = *options.port;
+  return settings;
+}
+
+bool app_is_alive(void* app) {
+  return static_cast<const App*>(app)->is_alive();
+}
+
+std::string url_of(const std::string& host, std::uint16_t port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return "http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
+  LUNA_TRY(config::Settings settings, read(options));
+  init_logging(to_spdlog(settings.log.level));
+  const http::ServerOptions listen = server_options(settings.server);
+  const auto drain_timeout = settings.server.drain_timeout;
+  http::KeyRing keys;
+  if (settings.server.api_keys_file) {
+    LUNA_TRY(keys, http::KeyRing::open(*settings.server.api_keys_file));
+  }
+  // The port first: a taken one is known before a model is loaded.
+  LUNA_TRY(auto server, http::Server::open(listen, !keys.empty()));
+  App::Options app_options;
+  app_options.plugin_folders = options.plugin_folders;
+  app_options.version = kVersion;
+  LUNA_TRY(auto app, App::create(std::move(settings), app_options));
+  server->start(http::Service{app->pipeline(),
+                              app->metrics(),
+                              app->http_stats(),
+                              app->health(),
+                              app_is_alive,
+                              app.get(),
+                              std::move(keys),
+                              listen});
+  LUNA_TRY(app->warm_up());
+  streams.out << "ready on " << url_of(listen.host, server->port()) << std::endl;
+  StopSignal::wait();
+  logger("app")->info("draining timeout_ms={}", drain_timeout.count());
+  app->drain(drain_timeout);
+  server->drain(drain_timeout);
+  return {};
+}
+
+}  // namespace
+
+int run_serve(const ServeOptions& options, const CommandStreams& streams) {
+  const auto result = serve(options, streams);
+  return result ? kExitFine : fail(streams, result.error());
+}
+
+}  // namespace luna::app
