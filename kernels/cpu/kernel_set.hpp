@@ -25,11 +25,11 @@ struct QuantizedRows {
   int bits = 0;            // 12, 11 or 10
   std::int64_t n_groups = 0;
   std::int64_t code_stride = 0;    // elements between rows of codes
-  std::int64_t group_stride = 0;   // elements between rows of scale and scaled_sum
+  std::int64_t group_stride = 0;   // elements between groups of scale and scaled_sum
   std::int64_t sum_stride = 0;     // elements between rows of sums16
   std::int16_t* codes = nullptr;   // [n_rows, k]
-  float* scale = nullptr;          // [n_rows, n_groups]  s
-  float* scaled_sum = nullptr;     // [n_rows, n_groups]  float(sum of codes) * s
+  float* scale = nullptr;          // [n_groups, n_rows]  s
+  float* scaled_sum = nullptr;     // [n_groups, n_rows]  float(sum of codes) * s
   std::int32_t* sums16 = nullptr;  // [n_rows, k / 16]    sums of 16 codes; only for group == 256
 };
 /// Bytes that n_rows quantized rows take, a multiple of 64.

@@ -34,23 +34,24 @@ QuantizedRows place_quantized_rows(
   rows.bits = bits;
   rows.n_groups = (k + group - 1) / group;
   rows.code_stride = row_stride(k, 2);
-  rows.group_stride = round_up(rows.n_groups, 16);
+  rows.group_stride = round_up(n_rows, 16);
   rows.sum_stride = group == 256 ? round_up(k / 16, 16) : 0;
   auto* p = static_cast<std::byte*>(memory);
   rows.codes = reinterpret_cast<std::int16_t*>(p);
   p += n_rows * rows.code_stride * 2;
   rows.scale = reinterpret_cast<float*>(p);
-  p += n_rows * rows.group_stride * 4;
+  p += rows.n_groups * rows.group_stride * 4;
   rows.scaled_sum = reinterpret_cast<float*>(p);
-  p += n_rows * rows.group_stride * 4;
+  p += rows.n_groups * rows.group_stride * 4;
   rows.sums16 = group == 256 ? reinterpret_cast<std::int32_t*>(p) : nullptr;
   return rows;
 }
 
 std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group) {
-  const QuantizedRows one = place_quantized_rows(nullptr, 1, k, group, 12);
-  return static_cast<std::size_t>(
-      n_rows * (one.code_stride * 2 + one.group_stride * 8 + one.sum_stride * 4));
+  const QuantizedRows rows = place_quantized_rows(nullptr, n_rows, k, group, 12);
+  return static_cast<std::size_t>(n_rows * rows.code_stride * 2 +
+                                  rows.n_groups * rows.group_stride * 8 +
+                                  n_rows * rows.sum_stride * 4);
 }
 
 DenseRows place_dense_rows(void* memory, std::int64_t n_rows, std::int64_t k) {

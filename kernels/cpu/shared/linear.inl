@@ -122,60 +122,106 @@ LUNA_ISA_INLINE void clear(I (&a)[rows][strips]) {
 
 enum class OffsetKind { none, scaled_sum, sub_offsets };
 
+/// isum += dot products of a 32-input block: the loop that prefill spends its time in.
+template <int rows, int strips>
+LUNA_ISA_INLINE void tile_block(const std::int32_t* const (&pairs)[strips],
+                                const std::int16_t* const (&codes)[rows],
+                                I (&isum)[rows][strips]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    I pair[strips];
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      pair[c] = load_words(pairs[c] + 16 * i);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      const I a = set_word(load_pair(codes[r] + 2 * i));
+#pragma GCC unroll 16
+      for (int c = 0; c < strips; ++c) {
+        isum[r][c] = dot_halves(isum[r][c], pair[c], a);
+      }
+    }
+  }
+}
+
+/// The offsets' part of a super-block: sub_offset * (sum of codes there), summed in int32.
+template <int rows, int strips>
+LUNA_ISA_INLINE void add_sub_offsets(const PackedForm& form,
+                                     const UnpackedStrip* unpacked,
+                                     const TileRows& tile,
+                                     std::int64_t k,
+                                     std::int64_t k_first,
+                                     F (&acc)[rows][strips]) {
+  const std::int64_t sub = form.form.group;
+  const std::int64_t g = k / form.scale_group;
+  for (int c = 0; c < strips; ++c) {
+    const F m = load(unpacked[c].scales + (k - k_first) / form.scale_group * 32 + 16);
+    for (int r = 0; r < rows; ++r) {
+      const I sums = weigh_sums(unpacked[c].sub_offsets + (k - k_first) / sub * 16,
+                                tile.x->sums16 + (tile.row + r) * tile.x->sum_stride + k / 16,
+                                form.scale_group / sub,
+                                sub / 16);
+      const F s = set(tile.x->scale[g * tile.x->group_stride + tile.row + r]);
+      acc[r][c] = fma(to_floats(sums), mul(m, s), acc[r][c]);
+    }
+  }
+}
+
+/// A block of rows by a block of strips over one segment.
 template <int rows, int strips, OffsetKind offsets>
 void tile_segment(const PackedForm& form,
                   const UnpackedStrip* unpacked,
                   SegmentRange range,
                   const TileRows& tile) {
   const QuantizedRows& x = *tile.x;
-  const std::int16_t* codes = x.codes + tile.row * x.code_stride;
+  const std::int64_t group = form.scale_group;
+  const std::int16_t* codes[rows];
+  for (int r = 0; r < rows; ++r) {
+    codes[r] = x.codes + (tile.row + r) * x.code_stride + range.first;
+  }
+  const std::int32_t* pairs[strips];
+  const float* scales[strips];
+  for (int c = 0; c < strips; ++c) {
+    pairs[c] = unpacked[c].pairs;
+    scales[c] = unpacked[c].scales;
+  }
+  const std::int64_t first_group = range.first / group;
+  const float* s = x.scale + first_group * x.group_stride + tile.row;
+  const float* scaled_sum = x.scaled_sum + first_group * x.group_stride + tile.row;
   F acc[rows][strips];
   clear(acc);
-  const std::int64_t group = form.scale_group;
-  const std::int64_t first_group = range.first / group;
   for (std::int64_t k = range.first; k < range.last; k += group) {
-    const std::int64_t g = k / group;
-    const std::int64_t k_end = k + group < range.last ? k + group : range.last;
     I isum[rows][strips];
     clear(isum);
-    for (std::int64_t i = k; i < k_end; i += 2) {
-      I pair[strips];
-#pragma GCC unroll 16
-      for (int c = 0; c < strips; ++c) {
-        pair[c] = load_words(unpacked[c].pairs + (i - range.first) * 8);
-      }
-#pragma GCC unroll 16
+    const std::int64_t k_end = std::min(k + group, range.last);
+    for (std::int64_t i = k; i < k_end; i += 32) {
+      tile_block(pairs, codes, isum);
       for (int r = 0; r < rows; ++r) {
-        const I a = set_word(load_pair(codes + r * x.code_stride + i));
-#pragma GCC unroll 16
-        for (int c = 0; c < strips; ++c) {
-          isum[r][c] = dot_halves(isum[r][c], pair[c], a);
-        }
+        codes[r] += 32;
+      }
+      for (int c = 0; c < strips; ++c) {
+        pairs[c] += 256;
       }
     }
 #pragma GCC unroll 16
     for (int c = 0; c < strips; ++c) {
-      const float* scales = unpacked[c].scales + (g - first_group) * 32;
-      const F d = load(scales);
-      const F m = load(scales + 16);
+      const F d = load(scales[c]);
+      const F m = load(scales[c] + 16);
+      scales[c] += 32;
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
-        const std::int64_t at = (tile.row + r) * x.group_stride + g;
-        const F s = set(x.scale[at]);
-        acc[r][c] = fma(to_floats(isum[r][c]), mul(d, s), acc[r][c]);
+        acc[r][c] = fma(to_floats(isum[r][c]), mul(d, set(s[r])), acc[r][c]);
         if constexpr (offsets == OffsetKind::scaled_sum) {
-          acc[r][c] = fma(m, set(x.scaled_sum[at]), acc[r][c]);
-        } else if constexpr (offsets == OffsetKind::sub_offsets) {
-          const std::int64_t n_sub = group / form.form.group;
-          const I sums =
-              weigh_sums(unpacked[c].sub_offsets + (k - range.first) / form.form.group * 16,
-                         x.sums16 + (tile.row + r) * x.sum_stride + k / 16,
-                         n_sub,
-                         form.form.group / 16);
-          acc[r][c] = fma(to_floats(sums), mul(m, s), acc[r][c]);
+          acc[r][c] = fma(m, set(scaled_sum[r]), acc[r][c]);
         }
       }
     }
+    if constexpr (offsets == OffsetKind::sub_offsets) {
+      add_sub_offsets(form, unpacked, tile, k, range.first, acc);
+    }
+    s += x.group_stride;
+    scaled_sum += x.group_stride;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {

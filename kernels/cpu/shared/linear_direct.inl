@@ -74,7 +74,7 @@ void direct_strips(const Codes& codes,
             load_scales(form, record + static_cast<std::size_t>(c) * form.strip_bytes);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
-          const std::int64_t at = (row + r) * x.group_stride + g;
+          const std::int64_t at = g * x.group_stride + row + r;
           acc[r][c] = fma(to_floats(isum[r][c]), mul(w.scale, set(x.scale[at])), acc[r][c]);
           if constexpr (has_offset) {
             acc[r][c] = fma(w.offset, set(x.scaled_sum[at]), acc[r][c]);

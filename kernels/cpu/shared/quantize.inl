@@ -68,7 +68,7 @@ void quantize_rows(const float* x,
     for (std::int64_t g = 0; g < out->n_groups; ++g) {
       const std::int64_t first = g * out->group;
       const std::int64_t n = out->k - first < out->group ? out->k - first : out->group;
-      const std::int64_t at = row * out->group_stride + g;
+      const std::int64_t at = g * out->group_stride + row;
       std::int32_t* sums =
           out->sums16 == nullptr ? nullptr : out->sums16 + row * out->sum_stride + first / 16;
       quantize_group(x_row + first,

@@ -56,7 +56,7 @@ std::vector<float> linear_by_contract(const CanonicalWeight& w, const QuantizedR
             isum += a * q;
           }
           const float d = w.scale[w.super_at(n, k)];
-          const float s = x.scale[r * x.group_stride + k / x.group];
+          const float s = x.scale[k / x.group * x.group_stride + r];
           acc = std::fma(static_cast<float>(isum), d * s, acc);
           if (f.super_block != 0) {
             if (f.has_offset) {
@@ -180,7 +180,7 @@ TEST_P(Linear, StaysWithinTheErrorOfItsActivations) {
         const double v = w.value(c, i);
         const double a = x[static_cast<std::size_t>(r * k + i)];
         // Half a unit of the activation's grid is uniform noise of s / sqrt(12).
-        const double s = q.rows.scale[r * q.rows.group_stride + i / q.rows.group];
+        const double s = q.rows.scale[i / q.rows.group * q.rows.group_stride + r];
         exact += v * a;
         squares += v * v * s * s / 12.0;
         magnitude += std::fabs(v * a);
@@ -232,8 +232,8 @@ TEST(QuantizeRows, EverySetFollowsTheContractToTheBit) {
               sum += static_cast<int>(a);
             }
             const float s = is_zero ? 0.0F : x_max / limit;
-            ASSERT_EQ(rows.scale[g], s);
-            ASSERT_EQ(rows.scaled_sum[g], static_cast<float>(sum) * s);
+            ASSERT_EQ(rows.scale[g * rows.group_stride], s);
+            ASSERT_EQ(rows.scaled_sum[g * rows.group_stride], static_cast<float>(sum) * s);
           }
         }
         ASSERT_EQ(0, std::memcmp(bytes.get(), first.data(), first.size())) << set->name;
