@@ -1,7 +1,6 @@
 // The engine: one thread that owns sequences, KV blocks and the step.
 #pragma once
 
-#include "core/base/bounded.hpp"
 #include "core/base/clock.hpp"
 #include "core/model/compiled_model.hpp"
 #include "core/pipeline/request.hpp"
@@ -13,17 +12,15 @@
 #include <luna/abi/scheduler.h>
 #include <luna/result.hpp>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <thread>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 namespace luna::engine {
 
-/// What enters the engine: one prompt and its n sequences. Made, with everything it will ever
-/// need allocated, off the engine thread.
+/// What enters the engine: one prompt and its n sequences.
 struct SequenceRequest {
   std::uint64_t id = 0;                   ///< unique in the process
   std::vector<pipeline::TokenId> prompt;  ///< at least one token
@@ -35,21 +32,27 @@ struct SequenceRequest {
   std::uint32_t stage = 0;              ///< index into the pipeline
   std::optional<Nanoseconds> deadline;  ///< on the engine's clock
   Nanoseconds arrival{0};               ///< on the engine's clock, at the front door
-  /// One stream a choice: streams.size() sequences share the prompt's KV.
+  /// One stream a choice: streams.size() sequences share the prompt's KV. Each has room for
+  /// n_generated_max tokens, TokenStream::text_bytes_for() bytes and logprobs.n_top alternatives.
   std::vector<std::shared_ptr<pipeline::TokenStream>> streams;
 };
 
 struct EngineOptions {
-  std::uint32_t n_waiting_max = 1024;   ///< requests in the queue; beyond it: exhausted
-  std::uint32_t step_tokens_max = 512;  ///< token rows a step
+  std::uint32_t n_waiting_max = 1024;   ///< sequences in the queue; beyond it: exhausted
+  std::uint32_t step_tokens_max = 512;  ///< token rows a step, at most the model's
 };
 
-/// Runs one model. [engine] everything but the members tagged otherwise.
+/// Runs one model. The step: commands in, the ended step's tokens out, plan, KV blocks, one submit
+/// a device. Nothing in it waits for a client, allocates, locks or logs (a refused plan and a
+/// failed device are told once a kind).
 class Engine {
  public:
   /// model, scheduler, tokenizer, clock and stats outlive the engine.
   /// on_published   called on the engine thread once after each step that published something; it
   ///                must only wake the pipeline thread
+  ///
+  /// Errors  invalid_argument (the model's limits leave no room for a step), unsupported (more
+  ///         logits than the tokenizer has tokens)
   static Result<std::unique_ptr<Engine>> create(
       const model::CompiledModel& model,
       const plugin::Instance<luna_scheduler_if>& scheduler,
@@ -59,11 +62,15 @@ class Engine {
       const EngineOptions& options,
       void (*on_published)(void*),
       void* context);
+  /// Stops, if nobody did.
   ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Starts the engine thread. [main]
   void start();
-  /// Ends every sequence (cancelled) and the thread. [main]
+  /// Ends every sequence (cancelled) and the thread; waits for the step that runs. Afterwards
+  /// submit() answers unavailable. [main]
   void stop();
 
   /// Whether a prompt of this length with so many output tokens can ever be served; the error names
@@ -71,14 +78,28 @@ class Engine {
   [[nodiscard]] Result<void> can_fit(std::uint32_t n_prompt,
                                      std::uint32_t n_generated_max,
                                      std::uint32_t n_choices) const;
-  /// Hands a request over; exhausted when the queue is full. [any]
+  /// Checks the request and hands it over. Allocates what its steps will need. [any]
+  ///
+  /// Errors  invalid_argument (the value and what is allowed), exhausted (queue full), unavailable
+  ///         (stopped)
   Result<void> submit(std::unique_ptr<SequenceRequest> request);
-  /// Ends the request at the next step border; its KV is free one step later. [any]
+  /// Ends the request at the next step border; its KV is free then. Unknown ids are passed over:
+  /// the request has ended. [any]
   void cancel(std::uint64_t id);
+  /// Frees the memory of requests that have ended, off the engine thread. submit() does it too; the
+  /// pipeline calls it when it has read the ends. [any]
+  void reclaim();
 
   /// One turn of the loop: drains commands, finishes a completed step, plans and starts the next.
   /// Returns whether there was anything to do. For virtual time and tests; start() runs it for you.
   bool advance();
+  /// When advance() has something to do although nothing happens: a deadline, the policy's wish.
+  /// For virtual time. [engine]
+  [[nodiscard]] std::optional<Nanoseconds> next_wake() const;
+  /// Waits on the clock until there is something to do. For virtual time. [engine]
+  void wait();
+  /// Recounts the KV blocks: empty when all is well. Debug builds do it each step. [engine]
+  [[nodiscard]] std::string_view audit_kv();
 
   struct Impl;
 

@@ -29,8 +29,8 @@ struct TokenRecord {
 struct StreamEnd {
   FinishReason reason = FinishReason::stop;
   std::uint32_t n_cached = 0;
-  Code code = Code::internal;  ///< FinishReason::failed: what kind of failure
-  std::string_view error;      ///< FinishReason::failed: static text
+  Code code = Code::internal;   ///< FinishReason::failed: what kind of failure
+  std::string_view error = {};  ///< FinishReason::failed: static text
 };
 
 /// One producer (the engine thread), one consumer (the pipeline thread). The producer writes

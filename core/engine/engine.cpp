@@ -1,0 +1,208 @@
+#include "core/engine/engine.hpp"
+
+#include "core/base/assert.hpp"
+#include "core/base/log.hpp"
+#include "core/engine/engine_impl.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+
+namespace luna::engine {
+namespace {
+
+using pipeline::FinishReason;
+using pipeline::StreamEnd;
+
+constexpr StreamEnd kCancelled{.reason = FinishReason::cancelled};
+
+/// The bounds of the engine's own arrays. Every sequence of the step may want logits.
+model::StepLimits bounded_step(const model::CompiledModel& model, const EngineOptions& options) {
+  model::StepLimits limits = model.limits;
+  limits.n_rows_max = std::min(limits.n_rows_max, options.step_tokens_max);
+  limits.n_seqs_max = std::min({limits.n_seqs_max, limits.n_out_rows_max, limits.n_rows_max});
+  return limits;
+}
+
+Result<void> check_model(const model::CompiledModel& model, const model::StepLimits& limits) {
+  if (limits.n_seqs_max == 0 || limits.n_positions_max == 0 || model.kv_block_tokens == 0 ||
+      model.n_kv_blocks == 0 || model.shards.empty()) {
+    return Error{Code::invalid_argument,
+                 "model " + model.name +
+                     ": its limits leave no room for a step: " + std::to_string(limits.n_rows_max) +
+                     " rows, " + std::to_string(limits.n_seqs_max) + " sequences, " +
+                     std::to_string(limits.n_positions_max) + " positions, " +
+                     std::to_string(model.n_kv_blocks) + " KV blocks of " +
+                     std::to_string(model.kv_block_tokens) + " tokens, " +
+                     std::to_string(model.shards.size()) + " devices"};
+  }
+  if (model.logits == nullptr || model.candidates == nullptr || model.n_candidates == 0) {
+    return Error{Code::invalid_argument,
+                 "model " + model.name + ": it gives no logits or no candidates"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model,
+                                               const plugin::Instance<luna_scheduler_if>& scheduler,
+                                               const text::Tokenizer& tokenizer,
+                                               Clock& clock,
+                                               telemetry::EngineStats& stats,
+                                               const EngineOptions& options,
+                                               void (*on_published)(void*),
+                                               void* context) {
+  const model::StepLimits step_limits = bounded_step(model, options);
+  LUNA_TRY(check_model(model, step_limits));
+  if (tokenizer.vocab_size() < model.config.vocab_size) {
+    return Error{Code::unsupported,
+                 "model " + model.name + " has " + std::to_string(model.config.vocab_size) +
+                     " logits, its tokenizer " + std::to_string(tokenizer.vocab_size()) +
+                     " tokens"};
+  }
+  const RequestLimits limits{.vocab_size = model.config.vocab_size,
+                             .n_positions_max = step_limits.n_positions_max,
+                             .kv_block_tokens = model.kv_block_tokens,
+                             .n_kv_blocks = model.n_kv_blocks,
+                             .n_choices_max = std::max(options.n_waiting_max, 1U)};
+  const EngineParts parts{model, scheduler, tokenizer, clock, stats, on_published, context};
+  return std::unique_ptr<Engine>(
+      new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Engine::~Engine() {
+  stop();
+  impl_->reclaim();
+}
+
+void Engine::start() {
+  LUNA_VERIFY(!impl_->thread.joinable());
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run_thread(); });
+}
+
+void Engine::stop() {
+  impl_->stopping.store(true);
+  impl_->wake.set();
+  if (impl_->thread.joinable()) impl_->thread.join();
+  impl_->shut_down();
+}
+
+Result<void> Engine::can_fit(std::uint32_t n_prompt,
+                             std::uint32_t n_generated_max,
+                             std::uint32_t n_choices) const {
+  return check_fit(impl_->limits, n_prompt, n_generated_max, n_choices);
+}
+
+Result<void> Engine::submit(std::unique_ptr<SequenceRequest> request) {
+  impl_->reclaim();
+  LUNA_TRY(auto live, LiveRequest::make(std::move(request), impl_->limits, impl_->parts.tokenizer));
+  const auto n_sequences = static_cast<std::uint32_t>(live->choices.size());
+  if (!impl_->reserve(n_sequences)) {
+    return Error{
+        Code::exhausted,
+        "the queue is full: " + std::to_string(impl_->n_waiting_max) + " sequences wait already"};
+  }
+  // Counted, so that stop() knows when the last command has come in.
+  impl_->n_submitting.fetch_add(1);
+  const bool stopping = impl_->stopping.load();
+  Command command{.submitted = std::move(live), .cancelled_id = 0};
+  const bool pushed = !stopping && impl_->inbox.try_push(std::move(command));
+  impl_->n_submitting.fetch_sub(1);
+  if (!pushed) impl_->unreserve(n_sequences);
+  if (stopping) return Error{Code::unavailable, "the engine has been stopped"};
+  if (!pushed) return Error{Code::exhausted, "the engine's inbox is full"};
+  impl_->wake.set();
+  return {};
+}
+
+void Engine::cancel(std::uint64_t id) {
+  impl_->n_submitting.fetch_add(1);
+  // The inbox has room for several commands of every sequence: it is full only while a burst is
+  // being drained, which the engine does at every turn.
+  while (!impl_->stopping.load()) {
+    Command command{.submitted = nullptr, .cancelled_id = id};
+    if (impl_->inbox.try_push(std::move(command))) break;
+    impl_->wake.set();
+    std::this_thread::yield();
+  }
+  impl_->n_submitting.fetch_sub(1);
+  impl_->wake.set();
+}
+
+void Engine::reclaim() {
+  impl_->reclaim();
+}
+
+bool Engine::advance() {
+  return impl_->advance();
+}
+
+std::optional<Nanoseconds> Engine::next_wake() const {
+  return impl_->next_wake();
+}
+
+void Engine::wait() {
+  impl_->parts.clock.wait(impl_->wake, impl_->next_wake());
+}
+
+std::string_view Engine::audit_kv() {
+  return impl_->audit.run(impl_->pool, impl_->sequences);
+}
+
+void Engine::Impl::run_thread() {
+  try {
+    while (!stopping.load(std::memory_order_relaxed)) {
+      if (!advance()) parts.clock.wait(wake, next_wake());
+    }
+  } catch (const std::exception& e) {
+    // Only a library can have thrown: memory has run out, or worse. State is unknown.
+    logger("engine")->critical("engine thread ended by an exception what=\"{}\"", e.what());
+    std::abort();
+  }
+}
+
+void Engine::Impl::shut_down() {
+  if (is_shut_down) return;
+  is_shut_down = true;
+  while (n_submitting.load() != 0)
+    std::this_thread::yield();
+  while (runner.is_busy() && !runner.is_done())
+    parts.clock.wait(wake, std::nullopt);
+  if (runner.is_busy()) runner.collect();
+  batch.clear();
+  drain_inbox();
+  end_all(kCancelled);
+  update_gauges();
+  if (std::exchange(published, false)) parts.on_published(parts.context);
+}
+
+bool Engine::Impl::reserve(std::uint32_t n_sequences) {
+  const auto add_below = [n_sequences](std::atomic<std::uint32_t>& counter, std::uint32_t max) {
+    const std::uint32_t before = counter.fetch_add(n_sequences);
+    if (before <= max && n_sequences <= max - before) return true;
+    counter.fetch_sub(n_sequences);
+    return false;
+  };
+  if (!add_below(n_queued, n_waiting_max)) return false;
+  if (add_below(n_live, sequences.n_slots())) return true;
+  n_queued.fetch_sub(n_sequences);
+  return false;
+}
+
+void Engine::Impl::unreserve(std::uint32_t n_sequences) {
+  n_queued.fetch_sub(n_sequences);
+  n_live.fetch_sub(n_sequences);
+}
+
+void Engine::Impl::reclaim() {
+  LiveRequest* request = finished.exchange(nullptr, std::memory_order_acquire);
+  while (request != nullptr) {
+    const std::unique_ptr<LiveRequest> owned(request);
+    request = owned->next;
+  }
+}
+
+}  // namespace luna::engine

@@ -1,0 +1,121 @@
+// The engine's state, and the turns of its loop.
+#pragma once
+
+#include "core/base/bounded.hpp"
+#include "core/engine/engine.hpp"
+#include "core/engine/kv_audit.hpp"
+#include "core/engine/kv_pool.hpp"
+#include "core/engine/live_request.hpp"
+#include "core/engine/sampler.hpp"
+#include "core/engine/scheduler_gate.hpp"
+#include "core/engine/sequence.hpp"
+#include "core/engine/step_batch.hpp"
+#include "core/engine/step_plan.hpp"
+#include "core/engine/step_runner.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace luna::engine {
+
+/// What any thread may tell the engine.
+struct Command {
+  std::unique_ptr<LiveRequest> submitted;  ///< or none:
+  std::uint64_t cancelled_id = 0;
+};
+
+/// Everything fixed that an engine is built from.
+struct EngineParts {
+  const model::CompiledModel& model;
+  const plugin::Instance<luna_scheduler_if>& scheduler;
+  const text::Tokenizer& tokenizer;
+  Clock& clock;
+  telemetry::EngineStats& stats;
+  void (*on_published)(void*);
+  void* context;
+};
+
+/// [engine] but for the members that say otherwise.
+struct Engine::Impl {
+  Impl(const EngineParts& engine_parts,
+       const RequestLimits& request_limits,
+       const model::StepLimits& limits_of_a_step,
+       const EngineOptions& options);
+
+  bool advance();
+  void run_thread();
+  /// The loop has ended: waits for the step, ends every sequence. [main]
+  void shut_down();
+  [[nodiscard]] std::optional<Nanoseconds> next_wake() const;
+
+  // ---- turns of advance()
+  bool drain_inbox();
+  void finish_step();
+  bool apply_ends(Nanoseconds now);
+  void plan_step(Nanoseconds now);
+  void refuse_plan(PlanFault fault);
+  void start_step(Nanoseconds now);
+  void fail_step(const StepRunner::Outcome& outcome);
+  void measure_step(Nanoseconds now);
+  void update_gauges();
+
+  // ---- tokens
+  void produce(const StepBatch::Entry& entry, Nanoseconds now);
+  void draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now);
+  [[nodiscard]] LogitsRow output_row(std::uint32_t out_row) const;
+  [[nodiscard]] static DrawContext draw_context(const Sequence& sequence);
+
+  // ---- ends
+  void end_sequence(std::uint32_t slot, const pipeline::StreamEnd& end);
+  void end_all(const pipeline::StreamEnd& end);
+  void publish(Choice& choice);
+  void retire(LiveRequest& request);
+
+  // ---- [any]
+  /// Counts the sequences in, if the queue has room.
+  bool reserve(std::uint32_t n_sequences);
+  void unreserve(std::uint32_t n_sequences);
+  void reclaim();
+
+  const EngineParts parts;
+  const RequestLimits limits;
+  const model::StepLimits step_limits;
+  const std::uint32_t n_waiting_max;
+
+  WakeSignal wake;
+  BoundedQueue<Command> inbox;
+  std::atomic<bool> stopping{false};
+  std::atomic<std::uint32_t> n_submitting{0};   // threads inside submit() and cancel()
+  std::atomic<std::uint32_t> n_live{0};         // sequences counted in, to their end
+  std::atomic<std::uint32_t> n_queued{0};       // of these, not in any step yet
+  std::atomic<LiveRequest*> finished{nullptr};  // a stack: engine pushes, anyone takes all
+  std::thread thread;
+
+  KvPool pool;
+  SequenceTable sequences;
+  KvAudit audit;
+  SchedulerGate gate;
+  StepPlan plan;
+  StepBatch batch;
+  StepRunner runner;
+  Sampler sampler;
+
+  bool plan_due = false;   // something happened since the last plan
+  bool published = false;  // since the last on_published
+  std::uint64_t n_steps = 0;
+  std::uint32_t n_refused = 0;  // plans in a row
+  std::array<bool, kPlanFaults> fault_told{};
+  bool step_failure_told = false;
+  Nanoseconds step_started{0};
+  Nanoseconds step_ended{0};
+  std::vector<DeviceLoad> loads;                 // by device
+  std::array<Nanoseconds, 10> last_latencies{};  // ring of ended requests
+  std::uint64_t n_latencies = 0;
+  bool is_shut_down = false;
+};
+
+}  // namespace luna::engine

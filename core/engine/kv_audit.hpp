@@ -1,0 +1,27 @@
+// The integrity check of the KV cache: who owns which block, counted again from scratch.
+#pragma once
+
+#include "core/engine/kv_pool.hpp"
+#include "core/engine/sequence.hpp"
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace luna::engine {
+
+/// Recounts references from the sequences' block tables and compares with the pool: each block is
+/// free or referenced, never both, and free + used == total. Allocates at construction. [engine]
+class KvAudit {
+ public:
+  explicit KvAudit(std::uint32_t n_blocks) : counts_(n_blocks) {}
+
+  /// Returns  what does not hold, static text; empty when all is well
+  /// Cost     O(blocks of the pool and of all sequences)
+  [[nodiscard]] std::string_view run(const KvPool& pool, const SequenceTable& sequences);
+
+ private:
+  std::vector<std::uint32_t> counts_;  // by block
+};
+
+}  // namespace luna::engine

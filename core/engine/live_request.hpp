@@ -1,0 +1,96 @@
+// A request inside the engine: what was asked, with everything its steps will need, made before it
+// enters so that no step allocates.
+#pragma once
+
+#include "core/engine/engine.hpp"
+#include "core/text/detokenizer.hpp"
+#include "core/text/stop_matcher.hpp"
+
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace luna::engine {
+
+/// One of the n answers of a request: its tokens, and how they become text. Made on the submitting
+/// thread; from then on [engine].
+class Choice {
+ public:
+  Choice(const SequenceRequest& asked, std::size_t idx, const text::Tokenizer& tokenizer);
+
+  /// Takes the next token: text, stop strings, stream. Not visible before publish().
+  ///
+  /// ends      the token ends the sequence; its text is not sent
+  /// Returns   why the sequence ends with it, if it does
+  std::optional<pipeline::FinishReason> accept(pipeline::TokenId token_id,
+                                               bool ends,
+                                               float logprob,
+                                               std::span<const pipeline::TokenLogprob> top);
+  void finish(const pipeline::StreamEnd& end);
+  /// Shows what was accepted, except tokens after a stop string that is still being decided.
+  /// Returns how many tokens became visible.
+  std::uint32_t publish();
+
+  std::vector<pipeline::TokenId> generated;  ///< capacity n_generated_max
+
+ private:
+  bool flush_text();
+
+  std::uint32_t n_generated_max_;
+  std::uint32_t n_published_ = 0;
+  bool finished_ = false;
+  text::Detokenizer detokenizer_;
+  text::StopMatcher matcher_;
+  std::shared_ptr<pipeline::TokenStream> stream_;  // shared with its reader, who may leave first
+};
+
+/// What a request must keep to; fixed for an engine.
+struct RequestLimits {
+  std::uint32_t vocab_size = 0;
+  std::uint32_t n_positions_max = 0;
+  std::uint32_t kv_block_tokens = 0;
+  std::uint32_t n_kv_blocks = 0;
+  std::uint32_t n_choices_max = 0;
+};
+
+/// The answer of Engine::can_fit.
+Result<void> check_fit(const RequestLimits& limits,
+                       std::uint32_t n_prompt,
+                       std::uint32_t n_generated_max,
+                       std::uint32_t n_choices);
+
+struct LiveRequest {
+  /// Checks every value of the request and allocates its choices. [any]
+  ///
+  /// Errors  invalid_argument, with the value and what is allowed
+  static Result<std::unique_ptr<LiveRequest>> make(std::unique_ptr<SequenceRequest> request,
+                                                   const RequestLimits& limits,
+                                                   const text::Tokenizer& tokenizer);
+
+  [[nodiscard]] bool ends_with(pipeline::TokenId id) const;
+  /// While nothing may end the sequence, its end tokens cannot be drawn.
+  [[nodiscard]] std::span<const pipeline::TokenId> masked_ids(std::uint32_t n_generated) const {
+    return n_generated < asked->stop.n_generated_min ? std::span(end_ids)
+                                                     : std::span<const pipeline::TokenId>{};
+  }
+
+  std::unique_ptr<SequenceRequest> asked;
+  std::vector<Choice> choices;
+  std::vector<pipeline::TokenId> end_ids;      ///< ascending
+  std::vector<pipeline::TokenId> allowed_ids;  ///< ascending; empty: all
+
+  // ---- [engine]
+  std::uint32_t n_open = 0;  ///< choices that have not ended
+  bool forked = false;       ///< the other choices have sequences of their own
+  bool started = false;      ///< has been in a step
+  bool cancelled = false;    ///< by its client, to be carried out at the step border
+  telemetry::EndCode end_code = telemetry::EndCode::ok;
+  LiveRequest* next = nullptr;  ///< in the list of the finished
+};
+
+}  // namespace luna::engine

@@ -1,0 +1,90 @@
+// One logits row to one token.
+#pragma once
+
+#include "core/engine/logit_filters.hpp"
+#include "core/model/compiled_model.hpp"
+#include "core/pipeline/request.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace luna::engine {
+
+/// A row as the step left it. Which parts are filled is what output_flags() asked for.
+struct LogitsRow {
+  std::span<const float> logits;                 ///< [vocab], or empty
+  std::span<const model::Candidate> candidates;  ///< [k], falling, ties to the lowest id; or empty
+  float log_sum_exp = 0.0F;                      ///< comes with the candidates
+};
+
+/// What a draw depends on besides the row.
+struct DrawContext {
+  const pipeline::SamplingParams& params;
+  std::span<const pipeline::TokenId> prompt;
+  std::span<const pipeline::TokenId> output;
+  std::span<const pipeline::TokenId> allowed;  ///< ascending; empty: all
+  std::span<const pipeline::TokenId> masked;   ///< never drawn
+  std::uint32_t choice_idx = 0;
+};
+
+enum class DrawOutcome : std::uint8_t {
+  drawn,
+  not_finite,       // the model's row has a NaN or an infinity
+  nothing_allowed,  // bias and masks leave no token
+};
+
+struct Draw {
+  DrawOutcome outcome = DrawOutcome::drawn;
+  pipeline::TokenId token_id = 0;
+};
+
+/// Draws tokens. Order of what is applied: repetition, presence and frequency penalties, bias,
+/// masks, temperature, top-k, top-p, min-p, typical; each filter sees what the one before left.
+/// The draw is a function of the row, the context and (seed, choice, number of the token) alone:
+/// candidates or full row, alone or in a batch, the token is the same.
+///
+/// Allocates at construction only. [engine], owned by the engine.
+class Sampler {
+ public:
+  Sampler(std::uint32_t vocab_size, std::uint32_t n_candidates);
+
+  /// LUNA_OUT_* that a row must have for this draw and these log-probabilities.
+  [[nodiscard]] std::uint32_t output_flags(const DrawContext& context,
+                                           const pipeline::LogprobParams& logprobs) const;
+
+  [[nodiscard]] Draw draw(const LogitsRow& row, const DrawContext& context);
+
+  /// The log-probability of a token in the model's own row, before anything was applied.
+  [[nodiscard]] static float logprob(const LogitsRow& row, pipeline::TokenId token_id);
+  /// The n most likely tokens, falling. Valid until the next call.
+  [[nodiscard]] std::span<const pipeline::TokenLogprob> top_logprobs(const LogitsRow& row,
+                                                                     std::uint32_t n);
+
+  /// The tokens that the last draw chose among. For tests.
+  [[nodiscard]] std::span<const model::Candidate> survivors() const { return survivors_; }
+
+ private:
+  [[nodiscard]] bool is_served_by_candidates(const DrawContext& context) const;
+  [[nodiscard]] DrawOutcome collect(const LogitsRow& row, const DrawContext& context);
+  void edit(std::span<float> logits, const DrawContext& context);
+  void narrow(const pipeline::SamplingParams& params);
+  void weigh(float temperature);
+  void weigh_again(std::size_t n);
+  std::size_t sort_head(std::size_t n);
+  std::size_t narrow_by_top_p(float p, std::size_t n_sorted);
+
+  const std::uint32_t vocab_size_;
+  const std::uint32_t n_candidates_;
+  std::vector<float> edited_;                // [vocab]
+  std::vector<model::Candidate> entries_;    // [vocab]
+  std::vector<float> weights_;               // [vocab]
+  std::vector<std::uint32_t> order_;         // [vocab], scratch of typical sampling
+  std::vector<pipeline::TokenLogprob> top_;  // [vocab]
+  TokenCounts counts_;
+  std::span<model::Candidate> survivors_;  // in entries_
+  float largest_ = 0.0F;                   // logit of the last weighing
+  float factor_ = 1.0F;                    // 1 / temperature of the last weighing
+};
+
+}  // namespace luna::engine

@@ -1,0 +1,98 @@
+// The border to the scheduler plugin: shows it the engine's tables, and lets no illegal answer in.
+#pragma once
+
+#include "core/engine/sequence.hpp"
+#include "core/engine/step_plan.hpp"
+#include "core/model/compiled_model.hpp"
+#include "core/plugin/instance.hpp"
+
+#include <luna/abi/scheduler.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace luna::engine {
+
+/// Why a plan was refused.
+enum class PlanFault : std::uint8_t {
+  none,
+  call_failed,
+  too_many_actions,
+  unknown_row,
+  unknown_verb,
+  unsupported_verb,
+  unknown_device,
+  row_twice,
+  wrong_state,
+  wrong_token_count,
+  too_many_tokens,
+  too_many_rows,
+  too_few_blocks,
+  changes_nothing,
+};
+inline constexpr std::size_t kPlanFaults = 14;
+std::string_view plan_fault_name(PlanFault fault);
+
+/// What the snapshot says besides the rows, and what one step can hold.
+struct GateLimits {
+  std::uint32_t n_rows_max = 0;
+  std::uint32_t n_seqs_max = 0;
+  std::uint32_t kv_block_tokens = 0;
+  std::uint64_t kv_block_bytes = 0;
+  std::uint32_t n_devices = 0;
+};
+
+/// Measured since the last plan, by device.
+struct DeviceLoad {
+  float busy_ratio = 0.0F;
+};
+
+struct SnapshotTime {
+  std::uint64_t step = 0;
+  Nanoseconds now{0};
+  std::uint64_t latency_ns_p95 = 0;  ///< of the last 10 requests; 0: none yet
+};
+
+/// Calls plan() and checks the answer. [engine], owned by the engine; the instance outlives it.
+class SchedulerGate {
+ public:
+  SchedulerGate(const plugin::Instance<luna_scheduler_if>& scheduler,
+                const GateLimits& limits,
+                const SequenceTable& sequences,
+                const KvPool& pool);
+
+  /// One call of the plugin. On PlanFault::none `plan` holds what to do; otherwise nothing of the
+  /// answer may be carried out, and fault_row() names the row of the action at fault.
+  PlanFault ask(const SnapshotTime& time, std::span<const DeviceLoad> loads, StepPlan& plan);
+  [[nodiscard]] std::uint32_t fault_row() const { return fault_row_; }
+  /// What the plugin said when its call failed. Valid until the next ask().
+  [[nodiscard]] std::string_view fault_text() const { return err_.text; }
+
+ private:
+  void fill_rows();
+  void fill_devices(std::span<const DeviceLoad> loads, const SnapshotTime& time);
+  PlanFault check(StepPlan& plan);
+  PlanFault check_action(const luna_action& action, StepPlan& plan);
+  PlanFault check_run(const luna_action& action, StepPlan& plan);
+  PlanFault check_blocks(const StepPlan& plan);
+  void withdraw(std::uint32_t slot);
+
+  const plugin::Instance<luna_scheduler_if>& scheduler_;
+  const GateLimits limits_;
+  const SequenceTable& sequences_;
+  const KvPool& pool_;
+  std::vector<luna_req_row> rows_;
+  std::vector<luna_device_row> devices_;
+  std::vector<luna_action> actions_;
+  std::vector<std::uint8_t> taken_;       // by row: has an action
+  std::vector<std::uint32_t> withdrawn_;  // by block: references the plan gives back
+  luna_plan answer_{};
+  luna_err err_{};
+  std::uint32_t n_tokens_ = 0;
+  std::uint32_t n_blocks_free_ = 0;
+  std::uint32_t fault_row_ = 0;
+};
+
+}  // namespace luna::engine

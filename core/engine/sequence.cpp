@@ -1,0 +1,94 @@
+#include "core/engine/sequence.hpp"
+
+#include "core/base/assert.hpp"
+
+#include <algorithm>
+
+namespace luna::engine {
+
+SequenceTable::SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq)
+    : n_blocks_per_seq_(n_blocks_per_seq),
+      sequences_(n_slots),
+      block_tables_(std::size_t{n_slots} * n_blocks_per_seq) {
+  free_slots_.reserve(n_slots);
+  order_.reserve(n_slots);
+  for (std::uint32_t slot = n_slots; slot-- > 0;)
+    free_slots_.push_back(slot);
+}
+
+std::uint32_t SequenceTable::take_slot() {
+  LUNA_VERIFY(!free_slots_.empty());
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  sequences_[slot] = Sequence{};
+  sequences_[slot].blocks = block_tables_.data() + std::size_t{slot} * n_blocks_per_seq_;
+  return slot;
+}
+
+Sequence& SequenceTable::add(LiveRequest& request) {
+  const std::uint32_t slot = take_slot();
+  Sequence& sequence = sequences_[slot];
+  sequence.row_id = next_row_id_;
+  // The other choices will stand behind the first, as if they had arrived with it.
+  next_row_id_ += request.choices.size();
+  sequence.request = &request;
+  sequence.n_prefill = sequence.n_tokens();
+  order_.push_back(slot);
+  return sequence;
+}
+
+std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot, KvPool& pool) {
+  const Sequence& first = sequences_[first_slot];
+  LUNA_ASSERT(first.choice_idx == 0);
+  auto place = std::find(order_.begin(), order_.end(), first_slot) + 1;
+  const std::ptrdiff_t first_place = place - order_.begin();
+  for (std::uint32_t c = 1; c < first.request->choices.size(); ++c) {
+    const std::uint32_t slot = take_slot();
+    Sequence& twin = sequences_[slot];
+    std::uint32_t* const blocks = twin.blocks;
+    twin = first;
+    twin.blocks = blocks;
+    twin.row_id = first.row_id + c;
+    twin.choice_idx = c;
+    for (std::uint32_t b = 0; b < first.n_blocks; ++b) {
+      blocks[b] = first.blocks[b];
+      pool.share(blocks[b]);
+    }
+    place = order_.insert(place, slot) + 1;  // within the reserved capacity
+  }
+  return std::span(order_).subspan(static_cast<std::size_t>(first_place),
+                                   first.request->choices.size() - 1);
+}
+
+void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
+  for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
+    pool.release(sequence.blocks[b]);
+  sequence.n_blocks = 0;
+  sequence.n_computed = 0;
+}
+
+void SequenceTable::preempt(std::uint32_t slot, KvPool& pool) {
+  Sequence& sequence = sequences_[slot];
+  release_blocks(sequence, pool);
+  sequence.phase = Phase::waiting;
+  sequence.n_prefill = sequence.n_tokens();
+  ++sequence.n_preempted;
+}
+
+void SequenceTable::remove(std::uint32_t slot, KvPool& pool) {
+  Sequence& sequence = sequences_[slot];
+  LUNA_ASSERT(is_live(slot));
+  release_blocks(sequence, pool);
+  sequence.request = nullptr;
+}
+
+void SequenceTable::drop_removed() {
+  const auto end = std::remove_if(order_.begin(), order_.end(), [this](std::uint32_t slot) {
+    if (is_live(slot)) return false;
+    free_slots_.push_back(slot);
+    return true;
+  });
+  order_.erase(end, order_.end());
+}
+
+}  // namespace luna::engine

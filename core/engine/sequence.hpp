@@ -1,0 +1,90 @@
+// Sequences: how far each has come, which KV blocks it holds, and in what order they arrived.
+#pragma once
+
+#include "core/base/clock.hpp"
+#include "core/engine/kv_pool.hpp"
+#include "core/engine/live_request.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace luna::engine {
+
+enum class Phase : std::uint8_t { waiting, prefill, decode };
+
+/// One prompt with its generated tokens: a choice of a request, from its first row in the
+/// scheduler's table to its end. Lives in a SequenceTable.
+struct Sequence {
+  std::uint64_t row_id = 0;  ///< stable, increasing with arrival
+  LiveRequest* request = nullptr;
+  std::uint32_t choice_idx = 0;
+  Phase phase = Phase::waiting;
+  std::uint32_t n_prefill = 0;   ///< tokens to compute before it decodes
+  std::uint32_t n_computed = 0;  ///< tokens whose KV is there
+  std::uint32_t n_preempted = 0;
+  std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row
+  std::uint32_t n_blocks = 0;
+  Nanoseconds last_token_at{0};
+
+  [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
+  [[nodiscard]] std::uint32_t n_generated() const {
+    return static_cast<std::uint32_t>(choice().generated.size());
+  }
+  [[nodiscard]] std::uint32_t n_tokens() const {
+    return static_cast<std::uint32_t>(request->asked->prompt.size()) + n_generated();
+  }
+  [[nodiscard]] pipeline::TokenId token(std::uint32_t i) const {
+    const auto& prompt = request->asked->prompt;
+    return i < prompt.size() ? prompt[i] : choice().generated[i - prompt.size()];
+  }
+  /// Tokens that one step could compute, at most: one when it decodes.
+  [[nodiscard]] std::uint32_t n_wanted() const {
+    return phase == Phase::decode ? 1 : n_prefill - n_computed;
+  }
+};
+
+/// All sequences of an engine in slots made at construction, and their order. [engine]
+class SequenceTable {
+ public:
+  /// n_slots              sequences at most
+  /// n_blocks_per_seq     KV blocks that the longest sequence holds
+  SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq);
+
+  /// Takes a slot for the request's first choice, last in order. There is one: whoever submitted
+  /// counted (Engine::submit).
+  Sequence& add(LiveRequest& request);
+  /// Takes slots for the other choices of a computed prompt, next in order after `first`: they
+  /// share its blocks. Returns their slots; valid until the order changes.
+  std::span<const std::uint32_t> fork(std::uint32_t first_slot, KvPool& pool);
+  /// Gives the sequence's blocks back; it waits and starts again with all its tokens.
+  void preempt(std::uint32_t slot, KvPool& pool);
+  /// Gives blocks and slot back. Call drop_removed() before the order is used again.
+  void remove(std::uint32_t slot, KvPool& pool);
+  void drop_removed();
+
+  [[nodiscard]] Sequence& operator[](std::uint32_t slot) { return sequences_[slot]; }
+  [[nodiscard]] const Sequence& operator[](std::uint32_t slot) const { return sequences_[slot]; }
+  /// Slots in order of arrival.
+  [[nodiscard]] std::span<const std::uint32_t> order() const { return order_; }
+  [[nodiscard]] bool is_live(std::uint32_t slot) const {
+    return sequences_[slot].request != nullptr;
+  }
+  [[nodiscard]] std::uint32_t n_slots() const {
+    return static_cast<std::uint32_t>(sequences_.size());
+  }
+  [[nodiscard]] std::uint32_t n_blocks_per_seq() const { return n_blocks_per_seq_; }
+
+ private:
+  std::uint32_t take_slot();
+  void release_blocks(Sequence& sequence, KvPool& pool);
+
+  const std::uint32_t n_blocks_per_seq_;
+  std::uint64_t next_row_id_ = 1;
+  std::vector<Sequence> sequences_;          // by slot
+  std::vector<std::uint32_t> block_tables_;  // [n_slots, n_blocks_per_seq]
+  std::vector<std::uint32_t> free_slots_;    // a stack
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace luna::engine

@@ -1,0 +1,93 @@
+#include "core/engine/step_batch.hpp"
+
+#include "core/base/assert.hpp"
+#include "core/base/units.hpp"
+
+#include <algorithm>
+
+namespace luna::engine {
+
+StepBatch::StepBatch(const model::StepLimits& limits, std::uint32_t kv_block_tokens)
+    : kv_block_tokens_(kv_block_tokens),
+      block_table_stride_(div_ceil(limits.n_positions_max, kv_block_tokens)),
+      block_tables_(std::size_t{limits.n_seqs_max} * block_table_stride_) {
+  token_ids_.reserve(limits.n_rows_max);
+  positions_.reserve(limits.n_rows_max);
+  seq_first_row_.reserve(limits.n_seqs_max + 1);
+  kv_copies_.reserve(limits.n_seqs_max);
+  out_rows_.reserve(limits.n_out_rows_max);
+  out_flags_.reserve(limits.n_out_rows_max);
+  entries_.reserve(limits.n_seqs_max);
+  clear();
+}
+
+void StepBatch::clear() {
+  token_ids_.clear();
+  positions_.clear();
+  seq_first_row_.assign(1, 0);
+  kv_copies_.clear();
+  out_rows_.clear();
+  out_flags_.clear();
+  entries_.clear();
+}
+
+void StepBatch::grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool) {
+  const std::uint32_t tail = sequence.n_computed / kv_block_tokens_;
+  if (tail < sequence.n_blocks && pool.n_references(sequence.blocks[tail]) > 1) {
+    const std::optional<std::uint32_t> own = pool.allocate();
+    LUNA_VERIFY(own.has_value());
+    kv_copies_.push_back({sequence.blocks[tail], *own});
+    pool.release(sequence.blocks[tail]);
+    sequence.blocks[tail] = *own;
+  }
+  const std::uint32_t n_blocks = div_ceil(sequence.n_computed + n_tokens, kv_block_tokens_);
+  while (sequence.n_blocks < n_blocks) {
+    const std::optional<std::uint32_t> block = pool.allocate();
+    LUNA_VERIFY(block.has_value());
+    sequence.blocks[sequence.n_blocks++] = *block;
+  }
+}
+
+void StepBatch::add(const PlannedRun& run,
+                    Sequence& sequence,
+                    KvPool& pool,
+                    std::uint32_t out_flags) {
+  grow(sequence, run.n_tokens, pool);
+  std::copy_n(
+      sequence.blocks,
+      sequence.n_blocks,
+      block_tables_.begin() + static_cast<std::ptrdiff_t>(entries_.size() * block_table_stride_));
+  for (std::uint32_t i = 0; i < run.n_tokens; ++i) {
+    token_ids_.push_back(sequence.token(sequence.n_computed + i));
+    positions_.push_back(sequence.n_computed + i);
+  }
+  const auto n_rows = static_cast<std::uint32_t>(token_ids_.size());
+  seq_first_row_.push_back(n_rows);
+  Entry entry{.slot = run.slot, .n_tokens = run.n_tokens, .out_row = std::nullopt};
+  if (sequence.n_computed + run.n_tokens == sequence.n_tokens()) {
+    entry.out_row = static_cast<std::uint32_t>(out_rows_.size());
+    out_rows_.push_back(n_rows - 1);
+    out_flags_.push_back(out_flags);
+  }
+  entries_.push_back(entry);
+}
+
+luna_step StepBatch::step() const {
+  luna_step step{};
+  step.struct_size = sizeof(step);
+  step.n_rows = static_cast<std::uint32_t>(token_ids_.size());
+  step.n_seqs = static_cast<std::uint32_t>(entries_.size());
+  step.n_out_rows = static_cast<std::uint32_t>(out_rows_.size());
+  step.token_ids = token_ids_.data();
+  step.positions = positions_.data();
+  step.seq_first_row = seq_first_row_.data();
+  step.block_tables = block_tables_.data();
+  step.block_table_stride = block_table_stride_;
+  step.n_kv_copies = static_cast<std::uint32_t>(kv_copies_.size());
+  step.kv_copies = kv_copies_.data();
+  step.out_rows = out_rows_.data();
+  step.out_flags = out_flags_.data();
+  return step;
+}
+
+}  // namespace luna::engine

@@ -1,0 +1,59 @@
+// A step plan as the flat arrays that backends read.
+#pragma once
+
+#include "core/engine/sequence.hpp"
+#include "core/engine/step_plan.hpp"
+#include "core/model/compiled_model.hpp"
+
+#include <luna/abi/backend.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace luna::engine {
+
+/// The arrays of one step, sized once for the largest. Nothing changes between the call of fill()
+/// and the end of the step on every device. [engine], owned by the engine.
+class StepBatch {
+ public:
+  /// A sequence of the step, in the order of its rows.
+  struct Entry {
+    std::uint32_t slot;
+    std::uint32_t n_tokens;
+    std::optional<std::uint32_t>
+        out_row;  ///< where its logits will be, if it reaches its last token
+  };
+
+  StepBatch(const model::StepLimits& limits, std::uint32_t kv_block_tokens);
+
+  void clear();
+  /// Adds a sequence's next tokens: takes the KV blocks they need, copies a shared last block, lays
+  /// out the rows. The gate has seen to it that there is room for all of it.
+  ///
+  /// out_flags  LUNA_OUT_* of the row, if the tokens reach the sequence's end
+  void add(const PlannedRun& run, Sequence& sequence, KvPool& pool, std::uint32_t out_flags);
+  /// The step for a backend; binds, done and done_context are the caller's.
+  [[nodiscard]] luna_step step() const;
+
+  [[nodiscard]] std::uint32_t out_flags(std::uint32_t out_row) const { return out_flags_[out_row]; }
+  [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
+  [[nodiscard]] bool is_empty() const { return entries_.empty(); }
+
+ private:
+  void grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool);
+
+  const std::uint32_t kv_block_tokens_;
+  const std::uint32_t block_table_stride_;
+  std::vector<std::uint32_t> token_ids_;      // [n_rows_max]
+  std::vector<std::uint32_t> positions_;      // [n_rows_max]
+  std::vector<std::uint32_t> seq_first_row_;  // [n_seqs_max + 1]
+  std::vector<std::uint32_t> block_tables_;   // [n_seqs_max, block_table_stride]
+  std::vector<luna_kv_copy> kv_copies_;       // [n_seqs_max]
+  std::vector<std::uint32_t> out_rows_;       // [n_out_rows_max]
+  std::vector<std::uint32_t> out_flags_;      // [n_out_rows_max]
+  std::vector<Entry> entries_;                // [n_seqs_max]
+};
+
+}  // namespace luna::engine

@@ -1,0 +1,38 @@
+// What a step does: the scheduler's answer after it was checked.
+#pragma once
+
+#include "core/base/clock.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace luna::engine {
+
+/// One sequence's share of a step.
+struct PlannedRun {
+  std::uint32_t slot;      ///< in the SequenceTable
+  std::uint32_t n_tokens;  ///< to compute, from its first token without KV
+};
+
+/// A value, reused; carried out as rejected, pre-empted, then runs in order.
+struct StepPlan {
+  explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {
+    rejected.reserve(n_slots);
+    preempted.reserve(n_slots);
+    runs.reserve(n_runs_max);
+  }
+  void clear() {
+    rejected.clear();
+    preempted.clear();
+    runs.clear();
+    wake_at.reset();
+  }
+
+  std::vector<std::uint32_t> rejected;   // slots
+  std::vector<std::uint32_t> preempted;  // slots
+  std::vector<PlannedRun> runs;
+  std::optional<Nanoseconds> wake_at;  ///< plan again then
+};
+
+}  // namespace luna::engine

@@ -1,0 +1,300 @@
+// A backend without a model: its "logits" are a hash of what a row would attend to, read through
+// the block table. A wrong table, position, copy or order of blocks gives other tokens, or a fault.
+#pragma once
+
+#include "core/model/compiled_model.hpp"
+
+#include <luna/plugin.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace luna::test {
+
+/// When a submitted step ends.
+enum class Completion {
+  immediate,  // within submit()
+  deferred,   // when the test says so: FakeModel::complete()
+  threaded,   // on a thread of the device
+};
+
+struct FakeModelOptions {
+  std::uint32_t n_shards = 1;
+  std::uint32_t vocab_size = 264;
+  std::uint32_t n_kv_blocks = 64;
+  std::uint32_t kv_block_tokens = 32;
+  std::uint32_t n_rows_max = 64;
+  std::uint32_t n_seqs_max = 8;
+  std::uint32_t n_positions_max = 256;
+  std::uint32_t n_candidates = 32;
+  Completion completion = Completion::immediate;
+};
+
+/// One device: a KV cache whose slots hold (token, position), and the steps it was given.
+class FakeDevice {
+ public:
+  FakeDevice(const FakeModelOptions& options, float* logits, model::Candidate* candidates)
+      : options_(options),
+        kv_(std::size_t{options.n_kv_blocks} * options.kv_block_tokens),
+        logits_(logits),
+        candidates_(candidates) {}
+  ~FakeDevice() {
+    if (thread_.joinable()) thread_.join();
+  }
+  FakeDevice(const FakeDevice&) = delete;
+  FakeDevice& operator=(const FakeDevice&) = delete;
+
+  static luna_status submit(void* self, const luna_step* step, luna_err* err) {
+    return static_cast<FakeDevice*>(self)->accept(*step, err);
+  }
+
+  /// Runs the step that was deferred. False if there is none.
+  bool complete() {
+    if (pending_ == nullptr) return false;
+    run(*std::exchange(pending_, nullptr));
+    return true;
+  }
+
+  std::uint64_t n_submits = 0;
+  std::vector<std::string> faults;  ///< breaches of the contract of luna_step
+  bool refuse_next_submit = false;
+  bool fail_next_step = false;
+  bool stall_next_step = false;  ///< as a device that waits for a peer, until release()
+  float poison = 0.0F;           ///< added to a row's first logit: a NaN for a broken model
+  std::uint64_t n_rows = 0;
+  std::uint32_t n_rows_last = 0;
+
+  void release() {
+    if (const luna_step* step = std::exchange(stalled_, nullptr))
+      end(*step, LUNA_CANCELLED, "aborted");
+  }
+
+ private:
+  struct KvSlot {
+    std::uint32_t token_id = UINT32_MAX;
+    std::uint32_t position = UINT32_MAX;
+  };
+
+  luna_status accept(const luna_step& step, luna_err* err) {
+    ++n_submits;
+    if (std::exchange(refuse_next_submit, false))
+      return report(err, LUNA_IO, "refused by the test");
+    if (std::exchange(stall_next_step, false)) {
+      stalled_ = &step;
+      return LUNA_OK;
+    }
+    switch (options_.completion) {
+      case Completion::immediate:
+        run(step);
+        break;
+      case Completion::deferred:
+        pending_ = &step;
+        break;
+      case Completion::threaded:
+        if (thread_.joinable()) thread_.join();
+        thread_ = std::thread([this, &step] { run(step); });
+        break;
+    }
+    return LUNA_OK;
+  }
+
+  void run(const luna_step& step) {
+    if (std::exchange(fail_next_step, false)) {
+      end(step, LUNA_IO, "failed by the test");
+      return;
+    }
+    copy_blocks(step);
+    write(step);
+    for (std::uint32_t o = 0; o < step.n_out_rows; ++o) {
+      if (o > 0 && step.out_rows[o] <= step.out_rows[o - 1]) fault("out_rows not ascending");
+      fill_output(step, o);
+    }
+    n_rows += step.n_rows;
+    n_rows_last = step.n_rows;
+    end(step, LUNA_OK, "");
+  }
+
+  void end(const luna_step& step, luna_status status, const char* message) {
+    luna_step_result result{};
+    result.struct_size = sizeof(result);
+    result.status = status;
+    result.busy_ns = 1000;
+    result.message = message;
+    step.done(step.done_context, &result);
+  }
+
+  void fault(const char* what) {
+    if (faults.size() < 8) faults.emplace_back(what);
+  }
+
+  // Copies may run in any order or side by side: all sources are read first.
+  void copy_blocks(const luna_step& step) {
+    std::vector<std::vector<KvSlot>> sources;
+    for (std::uint32_t c = 0; c < step.n_kv_copies; ++c) {
+      const auto first = kv_.begin() + block_start(step.kv_copies[c].from_block);
+      sources.emplace_back(first, first + options_.kv_block_tokens);
+    }
+    for (std::uint32_t c = 0; c < step.n_kv_copies; ++c)
+      std::copy(sources[c].begin(),
+                sources[c].end(),
+                kv_.begin() + block_start(step.kv_copies[c].to_block));
+  }
+
+  [[nodiscard]] std::ptrdiff_t block_start(std::uint32_t block) const {
+    return static_cast<std::ptrdiff_t>(block) * options_.kv_block_tokens;
+  }
+
+  KvSlot& slot(const luna_step& step, std::uint32_t seq, std::uint32_t position) {
+    const std::uint32_t block =
+        step.block_tables[seq * step.block_table_stride + position / options_.kv_block_tokens];
+    if (block >= options_.n_kv_blocks) {
+      fault("block beyond the cache");
+      return kv_[0];
+    }
+    return kv_[static_cast<std::size_t>(block_start(block)) + position % options_.kv_block_tokens];
+  }
+
+  void write(const luna_step& step) {
+    if (step.n_rows == 0 || step.n_rows > options_.n_rows_max) fault("n_rows out of bounds");
+    if (step.n_seqs > options_.n_seqs_max) fault("n_seqs out of bounds");
+    std::vector<const KvSlot*> written;
+    for (std::uint32_t s = 0; s < step.n_seqs; ++s) {
+      const std::uint32_t begin = step.seq_first_row[s];
+      const std::uint32_t end_row = step.seq_first_row[s + 1];
+      if (begin >= end_row) fault("a sequence without rows");
+      for (std::uint32_t row = begin; row < end_row; ++row) {
+        if (row > begin && step.positions[row] != step.positions[row - 1] + 1)
+          fault("positions not ascending by one");
+        KvSlot& target = slot(step, s, step.positions[row]);
+        target = {step.token_ids[row], step.positions[row]};
+        written.push_back(&target);
+      }
+    }
+    std::sort(written.begin(), written.end());
+    if (std::adjacent_find(written.begin(), written.end()) != written.end())
+      fault("two rows write one place");
+    if (step.seq_first_row[step.n_seqs] != step.n_rows) fault("rows of no sequence");
+  }
+
+  std::uint64_t hash_of_history(const luna_step& step, std::uint32_t row) {
+    std::uint32_t seq = 0;
+    while (step.seq_first_row[seq + 1] <= row)
+      ++seq;
+    std::uint64_t hash = 0xCBF29CE484222325U;
+    for (std::uint32_t p = 0; p <= step.positions[row]; ++p) {
+      const KvSlot& seen = slot(step, seq, p);
+      if (seen.position != p) fault("attends to a place that holds another position");
+      hash = (hash ^ (std::uint64_t{seen.token_id} + 1)) * 0x100000001B3U;
+      hash ^= hash >> 29U;
+    }
+    return hash;
+  }
+
+  void fill_output(const luna_step& step, std::uint32_t o) {
+    if (logits_ == nullptr) return;
+    const std::uint64_t hash = hash_of_history(step, step.out_rows[o]);
+    const std::uint32_t n = options_.vocab_size;
+    std::vector<float> row(n);
+    double total = 0.0;
+    for (std::uint32_t id = 0; id < n; ++id) {
+      std::uint64_t mixed = (hash + id) * 0x9E3779B97F4A7C15U;
+      mixed = (mixed ^ (mixed >> 31U)) * 0xBF58476D1CE4E5B9U;
+      row[id] = static_cast<float>(mixed >> 40U) * 0x1p-21F;  // 0..8
+      total += std::exp(double{row[id]});
+    }
+    row[0] += poison;
+    float* const out = logits_ + std::size_t{o} * n;
+    model::Candidate* const best = candidates_ + std::size_t{o} * (options_.n_candidates + 1);
+    // What was not asked for must not be read.
+    std::fill_n(out, n, std::nanf(""));
+    std::fill_n(best, options_.n_candidates + 1, model::Candidate{std::nanf(""), 0});
+    if ((step.out_flags[o] & LUNA_OUT_LOGITS) != 0) std::copy(row.begin(), row.end(), out);
+    if ((step.out_flags[o] & LUNA_OUT_CANDIDATES) == 0) return;
+    std::vector<model::Candidate> all(n);
+    for (std::uint32_t id = 0; id < n; ++id)
+      all[id] = {row[id], id};
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      return a.logit > b.logit || (a.logit == b.logit && a.token_id < b.token_id);
+    });
+    std::copy_n(all.begin(), options_.n_candidates, best);
+    best[options_.n_candidates] = {static_cast<float>(std::log(total)) + poison, 0};
+  }
+
+  const FakeModelOptions options_;
+  std::vector<KvSlot> kv_;
+  float* logits_;
+  model::Candidate* candidates_;
+  const luna_step* pending_ = nullptr;
+  const luna_step* stalled_ = nullptr;
+  std::thread thread_;
+};
+
+/// A compiled model of fake devices.
+class FakeModel {
+ public:
+  explicit FakeModel(const FakeModelOptions& options = {})
+      : logits_(std::size_t{options.n_seqs_max} * options.vocab_size),
+        candidates_(std::size_t{options.n_seqs_max} * (options.n_candidates + 1)) {
+    table_.submit = &FakeDevice::submit;
+    compiled.name = "fake";
+    compiled.config.vocab_size = options.vocab_size;
+    compiled.config.context_length = options.n_positions_max;
+    compiled.limits = {.n_rows_max = options.n_rows_max,
+                       .n_seqs_max = options.n_seqs_max,
+                       .n_out_rows_max = options.n_seqs_max,
+                       .n_positions_max = options.n_positions_max};
+    compiled.kv_block_tokens = options.kv_block_tokens;
+    compiled.n_kv_blocks = options.n_kv_blocks;
+    compiled.kv_block_bytes = 4096;
+    compiled.n_candidates = options.n_candidates;
+    compiled.logits = logits_.data();
+    compiled.candidates = candidates_.data();
+    compiled.abort_comms = [](void* self) {
+      for (FakeDevice& device : static_cast<FakeModel*>(self)->devices)
+        device.release();
+    };
+    compiled.abort_context = this;
+    for (std::uint32_t s = 0; s < options.n_shards; ++s) {
+      const bool last = s + 1 == options.n_shards;
+      devices.emplace_back(
+          options, last ? logits_.data() : nullptr, last ? candidates_.data() : nullptr);
+      model::Shard shard;
+      shard.device_name = "fake" + std::to_string(s);
+      shard.backend = &table_;
+      shard.executable = &devices.back();
+      compiled.shards.push_back(shard);
+    }
+  }
+  FakeModel(const FakeModel&) = delete;
+  FakeModel& operator=(const FakeModel&) = delete;
+
+  bool complete() {
+    bool any = false;
+    for (FakeDevice& device : devices)
+      any |= device.complete();
+    return any;
+  }
+  [[nodiscard]] std::vector<std::string> faults() const {
+    std::vector<std::string> all;
+    for (const FakeDevice& device : devices)
+      all.insert(all.end(), device.faults.begin(), device.faults.end());
+    return all;
+  }
+
+  std::deque<FakeDevice> devices;
+  model::CompiledModel compiled;
+
+ private:
+  luna_backend_if table_{};
+  std::vector<float> logits_;
+  std::vector<model::Candidate> candidates_;
+};
+
+}  // namespace luna::test
