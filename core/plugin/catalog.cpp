@@ -132,7 +132,7 @@ std::string Catalog::explain(std::string_view kind, std::string_view name) const
     std::error_code error;
     lines += " " + folder.string() + (fs::is_directory(folder, error) ? "" : " (no such folder)");
   }
-  return lines + "\n";
+  return lines;
 }
 
 Result<Candidate*> Catalog::find(std::string_view kind, std::string_view name) {

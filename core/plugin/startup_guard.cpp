@@ -164,7 +164,7 @@ void StartupGuard::run(const Options& options, const std::function<void()>& call
   LUNA_VERIFY(exit_hook == 0);
 
   const std::string report = "in phase '" + std::string(phase_name(options.phase)) +
-                             "' of plugin " + options.plugin + "\n" + options.candidates;
+                             "' of plugin " + options.plugin + "\n" + options.candidates + "\n";
   const std::string* expected = nullptr;
   LUNA_VERIFY(g_report.compare_exchange_strong(expected, &report));
   const std::terminate_handler old_terminate = std::set_terminate(on_terminate);

@@ -1,18 +1,38 @@
-# luna_add_plugin(<name> SOURCES <file>... [LIBS <target>...])
-# Builds <name>.so: hidden visibility, one exported symbol by version script, no unique symbols.
+# luna_add_plugin(<name> SOURCES <file>... [LIBS <target>...] [NO_INSTALL])
+#
+# Builds <name>.so against the sdk alone: hidden visibility, exactly one exported symbol (by version
+# script: visibility flags leave instances of the standard library's templates visible), no unique
+# symbols, every symbol resolved at link time, its own libraries found beside it ($ORIGIN).
+# Inside Luna's own build the plugin is installed with the program; elsewhere:
+#   install(TARGETS <name> LIBRARY DESTINATION ${LUNA_PLUGIN_INSTALL_DIR})
 set(LUNA_PLUGIN_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+set(LUNA_PLUGIN_INSTALL_DIR "lib/luna/plugins")  # beside bin/: where the program looks
+
 function(luna_add_plugin name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "NO_INSTALL" "" "SOURCES;LIBS" ${ARGN})
+  if(NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "luna_add_plugin(<name> SOURCES <file>... [LIBS <target>...] [NO_INSTALL])")
+  endif()
   add_library(${name} MODULE ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE luna::sdk ${arg_LIBS})
   if(TARGET luna::options)
     target_link_libraries(${name} PRIVATE luna::options)
   endif()
-  set_target_properties(${name} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden
-    VISIBILITY_INLINES_HIDDEN ON)
-  target_compile_options(${name} PRIVATE -fno-gnu-unique)
+  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".so"
+    CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+  target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+  set(map "${LUNA_PLUGIN_CMAKE_DIR}/plugin.map")
+  target_link_options(${name} PRIVATE "LINKER:--version-script=${map}" "LINKER:-z,now" "LINKER:-z,noexecstack")
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS "${map}")
+  # A sanitizer's runtime belongs to the program, so its symbols stay open in the plugin.
+  if(NOT LUNA_SANITIZE AND NOT "${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize")
+    target_link_options(${name} PRIVATE "LINKER:--no-undefined")
+  endif()
   if(DEFINED LUNA_PLUGIN_OUTPUT_DIRECTORY)
     set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${LUNA_PLUGIN_OUTPUT_DIRECTORY}")
+    if(NOT arg_NO_INSTALL)
+      install(TARGETS ${name} LIBRARY DESTINATION ${LUNA_PLUGIN_INSTALL_DIR})
+    endif()
   endif()
-  target_link_options(${name} PRIVATE -Wl,--version-script=${LUNA_PLUGIN_CMAKE_DIR}/plugin.map -Wl,-z,now)
 endfunction()
