@@ -36,7 +36,8 @@ constexpr std::chrono::milliseconds kAcceptPause{50};
 }  // namespace
 
 /// Tells a client beyond the limit so, as far as its socket takes it at once.
-void turn_away(tcp::socket& socket) {
+template <typename Socket>
+void turn_away(Socket& socket) {
   const std::string body =
       error_body({503, "overloaded_error", "overloaded", "", "too many connections", {}});
   const std::string answer =
