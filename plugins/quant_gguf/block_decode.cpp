@@ -10,7 +10,7 @@ using Byte = std::uint8_t;
 float f16_at(const Byte* p) {
   std::uint16_t half;
   std::memcpy(&half, p, sizeof(half));
-  return f32_from_f16(half);
+  return f16_to_f32(half);
 }
 
 /// 16 bytes of nibbles: the low halves are the first 16 codes, the high halves the last 16.

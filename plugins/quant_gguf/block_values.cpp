@@ -13,7 +13,7 @@ std::uint16_t u16_at(const Byte* p) {
   return static_cast<std::uint16_t>(p[0] | (p[1] << 8));
 }
 float half_at(const Byte* p) {
-  return f32_from_f16(u16_at(p));
+  return f16_to_f32(u16_at(p));
 }
 /// Nibble of value i in 16 bytes.
 int nibble(const Byte* nibbles, int i) {
@@ -43,7 +43,7 @@ void values_f16(const Byte* block, float* values) {
 }
 
 void values_bf16(const Byte* block, float* values) {
-  *values = f32_from_bf16(u16_at(block));
+  *values = bf16_to_f32(u16_at(block));
 }
 
 void values_q4_0(const Byte* block, float* values) {

@@ -2,6 +2,7 @@
 // luna::quant_table<T>(). The thunks fence every call. canonical_value() says what planes mean.
 #pragma once
 
+#include <luna/float16.hpp>
 #include <luna/plugin.hpp>
 
 #include <cstdint>
@@ -112,33 +113,6 @@ constexpr luna_quant_if quant_table(std::span<const luna_param> params = {}) {
   return table;
 }
 
-/// The F32 number of 16 bits in IEEE half precision; exact.
-inline float f32_from_f16(std::uint16_t half) {
-  const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16;
-  const std::uint32_t exponent = (half >> 10) & 0x1Fu;
-  const std::uint32_t fraction = half & 0x3FFu;
-  std::uint32_t bits = 0;
-  if (exponent == 0) {  // zero, or fraction * 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1.0p-24F;
-    std::memcpy(&bits, &magnitude, sizeof(bits));
-    bits |= sign;
-  } else {
-    const std::uint32_t wide = exponent == 0x1Fu ? 0xFFu : exponent + 112;
-    bits = sign | (wide << 23) | (fraction << 13);
-  }
-  float value = 0.0F;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-/// The F32 number of 16 bits in bfloat16; exact.
-inline float f32_from_bf16(std::uint16_t half) {
-  const std::uint32_t bits = std::uint32_t{half} << 16;
-  float value = 0.0F;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 /// Planes of a weight for reading: the definition of the canonical layout in code. For oracles and
 /// checks; a backend packs whole rows instead.
 class CanonicalRows {
@@ -182,7 +156,7 @@ class CanonicalRows {
   [[nodiscard]] float dense_value(std::uint64_t row, std::uint64_t col) const {
     if (desc_.dtype == LUNA_DTYPE_F32) return read<float>(LUNA_PLANE_VALUES, row, col);
     const auto half = read<std::uint16_t>(LUNA_PLANE_VALUES, row, col);
-    return desc_.dtype == LUNA_DTYPE_BF16 ? f32_from_bf16(half) : f32_from_f16(half);
+    return desc_.dtype == LUNA_DTYPE_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
   }
 
   const luna_weight_desc& desc_;

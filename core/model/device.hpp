@@ -1,0 +1,64 @@
+// A device that is open: a backend's handle, its budget, and who closes it.
+#pragma once
+
+#include "core/plugin/instance.hpp"
+
+#include <luna/abi/backend.h>
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace luna::model {
+
+/// How a device shall be opened.
+struct DeviceOptions {
+  std::string name;                // as in the TOML: "a0"
+  std::uint32_t index = 0;         // of the backend's devices
+  std::uint64_t memory_bytes = 0;  // budget for weights, scratch and KV of all its models
+  std::uint32_t n_threads = 0;     // 0: the backend decides
+  std::uint32_t first_cpu = 0;     // position in the process's affinity mask
+};
+
+/// Owns an open device. The backend's instance outlives it, it outlives the models that use it. A
+/// resource: kept behind a pointer, so that models may refer to it. [start-up]
+class Device {
+ public:
+  /// Errors  not_found: the backend has no device of that index; what the backend answers
+  static Result<std::unique_ptr<Device>> open(const plugin::Instance<luna_backend_if>& backend,
+                                              const DeviceOptions& options);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
+
+  [[nodiscard]] const std::string& name() const { return options_.name; }
+  [[nodiscard]] const std::string& backend_name() const { return backend_name_; }
+  [[nodiscard]] const luna_backend_if& backend() const { return *backend_; }
+  [[nodiscard]] void* handle() const { return handle_; }
+  /// What the backend said of the device before it was opened.
+  [[nodiscard]] const luna_device_info& info() const { return info_; }
+
+  /// The budget, and what of it no model has taken yet.
+  [[nodiscard]] std::uint64_t memory_bytes() const { return options_.memory_bytes; }
+  [[nodiscard]] std::uint64_t memory_bytes_left() const { return memory_bytes_left_; }
+  /// A model takes bytes, or gives them back when it ends.
+  void take_memory(std::uint64_t bytes);
+  void give_memory_back(std::uint64_t bytes);
+
+ private:
+  Device() = default;
+
+  DeviceOptions options_;
+  std::string backend_name_;
+  const luna_backend_if* backend_ = nullptr;
+  void* handle_ = nullptr;
+  luna_device_info info_{};
+  std::uint64_t memory_bytes_left_ = 0;
+};
+
+/// "i12", "bf16" ... of a LUNA_NUMERICS_* or LUNA_DTYPE_* number, for messages.
+std::string numerics_name(std::uint32_t numerics);
+std::string dtype_name(std::uint32_t dtype);
+
+}  // namespace luna::model

@@ -1,0 +1,55 @@
+// What a model takes on each of its devices, computed before anything is allocated.
+#pragma once
+
+#include "core/model/device.hpp"
+#include "core/model/program_builder.hpp"
+
+#include <luna/result.hpp>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace luna::model {
+
+/// One device's part of a model before it is loaded.
+struct ShardDraft {
+  Device* device = nullptr;  // outlives the draft
+  ShardSpec spec;
+  std::vector<ShardWeight> weights;
+  Program program;
+};
+
+/// Bytes on one device. The sum is what the model takes of the device's budget.
+struct ShardMemory {
+  std::uint64_t weights = 0;
+  std::uint64_t scratch = 0;     // activations of the largest step
+  std::uint64_t logits = 0;      // last shard: [n_out_rows_max, vocab_size] F32
+  std::uint64_t candidates = 0;  // last shard: [n_out_rows_max, n_candidates + 1] pairs
+  std::uint64_t kv_block = 0;    // one block, all layers of the shard
+  std::uint64_t kv = 0;          // all blocks
+
+  [[nodiscard]] std::uint64_t fixed() const { return weights + scratch + logits + candidates; }
+  [[nodiscard]] std::uint64_t total() const { return fixed() + kv; }
+};
+
+struct MemoryPlan {
+  std::vector<ShardMemory> shards;
+  std::uint32_t n_kv_blocks = 0;  // the same on every shard: what the tightest device holds
+};
+
+/// Asks the backends what everything takes; KV gets what is left. [start-up]
+///
+/// n_kv_blocks_max  bound on the blocks, or none
+/// Errors           exhausted, with the numbers, where a device cannot hold its weights, a step and
+///                  two KV blocks; what a backend answers
+Result<MemoryPlan> plan_memory(const ModelConfig& config,
+                               std::span<const ShardDraft> shards,
+                               const ProgramOptions& options,
+                               std::optional<std::uint32_t> n_kv_blocks_max);
+
+/// "71.2 MiB".
+std::string bytes_text(std::uint64_t bytes);
+
+}  // namespace luna::model

@@ -1,0 +1,346 @@
+#include "core/model/model_loader.hpp"
+
+#include "core/base/log.hpp"
+#include "core/model/weight_names.hpp"
+
+#include <luna/plugin.hpp>
+
+#include <algorithm>
+#include <thread>
+
+namespace luna::model {
+
+/// One load. Everything it makes goes into the Model at once, whose destructor gives it back.
+class ModelLoader {
+ public:
+  ModelLoader(const ModelOptions& options, const ModelResources& resources)
+      : options_(options), resources_(resources), model_(new Model) {}
+
+  Result<std::unique_ptr<Model>> load() {
+    LUNA_TRY(const auto file, open_weight_file(options_.path));
+    LUNA_TRY(read_config(*file));
+    LUNA_TRY(check_devices());
+    WeightSource source(*file, resources_.quants);
+    LUNA_TRY(place(source));
+    LUNA_TRY(write_programs(source));
+    LUNA_TRY(take_memory());
+    LUNA_TRY(pack(source));
+    LUNA_TRY(compile());
+    LUNA_TRY(connect());
+    for (std::size_t i = 0; i < drafts_.size(); ++i)
+      LUNA_TRY(bind(i));
+    publish();
+    return std::move(model_);
+  }
+
+ private:
+  Result<void> read_config(const WeightFile& file) {
+    if (file.container() != LUNA_CONTAINER_GGUF) {
+      return Error{Code::unsupported,
+                   options_.path.string() + ": weights are loaded from GGUF files only, so far"};
+    }
+    auto config = read_model_config(file);
+    if (!config) return config.error().in(options_.path.string());
+    config_ = std::move(*config);
+    if (Result<void> whole = check_weights(config_, file); !whole)
+      return whole.error().in(options_.path.string());
+
+    program_.numerics = options_.numerics;
+    program_.kv_dtype = options_.kv_dtype;
+    program_.kv_block_tokens = options_.kv_block_tokens;
+    program_.n_candidates = std::min(options_.n_candidates, config_.vocab_size);
+    program_.limits = options_.limits;
+    if (program_.limits.n_positions_max == 0)
+      program_.limits.n_positions_max = config_.context_length;
+    if (program_.limits.n_positions_max > config_.context_length) {
+      return Error{Code::invalid_argument,
+                   "sequences of " + std::to_string(program_.limits.n_positions_max) +
+                       " tokens: the model was trained for at most " +
+                       std::to_string(config_.context_length)};
+    }
+    return {};
+  }
+
+  [[nodiscard]] Result<void> check_devices() const {
+    if (resources_.devices.empty()) return Error{Code::invalid_argument, "no device is given"};
+    if (resources_.devices.size() > 1 && !resources_.collective) {
+      return Error{Code::invalid_argument,
+                   std::to_string(resources_.devices.size()) +
+                       " devices need a transport that offers " LUNA_EXT_COLLECTIVE};
+    }
+    for (const Device* device : resources_.devices) {
+      const luna_device_info& info = device->info();
+      const std::string where =
+          "device " + device->name() + " (backend " + device->backend_name() + "): ";
+      if (!has_bit(info.numerics, options_.numerics)) {
+        return Error{Code::unsupported,
+                     where + "numerics " + numerics_name(options_.numerics) +
+                         " is not built; it computes " + names(info.numerics, numerics_name)};
+      }
+      if (!has_bit(info.kv_dtypes, options_.kv_dtype)) {
+        return Error{Code::unsupported,
+                     where + "a KV cache of " + dtype_name(options_.kv_dtype) +
+                         " is not built; it keeps " + names(info.kv_dtypes, dtype_name)};
+      }
+    }
+    return {};
+  }
+
+  static bool has_bit(std::uint32_t bits, std::uint32_t number) {
+    return number < 32 && (bits >> number & 1u) != 0;
+  }
+  static std::string names(std::uint32_t bits, std::string (*name)(std::uint32_t)) {
+    std::string text;
+    for (std::uint32_t number = 0; number < 32; ++number)
+      if (has_bit(bits, number)) text += (text.empty() ? "" : ", ") + name(number);
+    return text.empty() ? "none" : text;
+  }
+
+  Result<void> place(WeightSource& source) {
+    if (options_.layers) {
+      LUNA_TRY(check_layers(*options_.layers, config_.n_layers, resources_.devices.size()));
+      model_->layers_ = *options_.layers;
+      return {};
+    }
+    ModelBytes bytes;
+    LUNA_TRY(const ShardWeight embedding, source.describe(std::string(kEmbeddingName)));
+    bytes.embedding = embedding.file_bytes;
+    // A tied head costs its device a copy, unless that device has the embedding anyway.
+    bytes.head = config_.tied_head && resources_.devices.size() == 1 ? 0 : embedding.file_bytes;
+    if (!config_.tied_head) {
+      LUNA_TRY(const ShardWeight head, source.describe(std::string(kHeadName)));
+      bytes.head = head.file_bytes;
+    }
+    for (std::uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      std::uint64_t layer_bytes = 0;
+      for (std::size_t i = 0; i < kNLayerWeights; ++i) {
+        const auto name = layer_weight_name(layer, static_cast<LayerWeight>(i));
+        LUNA_TRY(const ShardWeight weight, source.describe(name));
+        layer_bytes += weight.file_bytes;
+      }
+      bytes.layers.push_back(layer_bytes);
+    }
+    std::vector<std::uint64_t> budgets;
+    for (const Device* device : resources_.devices)
+      budgets.push_back(device->memory_bytes_left());
+    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets));
+    return {};
+  }
+
+  Result<void> write_programs(WeightSource& source) {
+    const std::vector<ShardSpec> specs = make_shards(model_->layers_);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      ShardDraft& draft = drafts_.emplace_back();
+      draft.device = resources_.devices[i];
+      draft.spec = specs[i];
+      for (const std::string& name : shard_weight_names(config_, draft.spec)) {
+        LUNA_TRY(ShardWeight weight, source.describe(name));
+        draft.weights.push_back(std::move(weight));
+      }
+      LUNA_TRY(draft.program, build_program(config_, draft.spec, draft.weights, program_));
+      const luna_program program = draft.program.abi();
+      std::vector<std::uint8_t> per_op(program.n_ops);
+      luna_err err = make_err();
+      const Device& device = *draft.device;
+      const luna_status status =
+          device.backend().supports(device.handle(), &program, per_op.data(), &err);
+      LUNA_TRY(to_result(status, err, "device " + device.name() + ": supports"));
+      const auto missing = std::ranges::find(per_op, std::uint8_t{0});
+      if (missing != per_op.end()) {
+        const auto op = static_cast<std::size_t>(missing - per_op.begin());
+        return Error{Code::unsupported,
+                     "device " + device.name() + ": op " +
+                         std::string(op_name(program.ops[op].op)) + ": " + err.text};
+      }
+    }
+    return {};
+  }
+
+  Result<void> take_memory() {
+    LUNA_TRY(model_->memory_, plan_memory(config_, drafts_, program_, options_.kv_blocks_max));
+    for (std::size_t i = 0; i < drafts_.size(); ++i) {
+      const ShardMemory& memory = model_->memory_.shards[i];
+      Device* device = drafts_[i].device;
+      device->take_memory(memory.total());
+      Model::Holding& holding = model_->holdings_.emplace_back();
+      holding.device = device;
+      holding.memory_bytes = memory.total();
+      logger("model")->info(
+          "shard placed model={} device={} layers={}..{} weights={} scratch={} "
+          "outputs={} kv={} kv_blocks={}",
+          options_.name,
+          device->name(),
+          drafts_[i].spec.layers.first,
+          drafts_[i].spec.layers.end(),
+          bytes_text(memory.weights),
+          bytes_text(memory.scratch),
+          bytes_text(memory.logits + memory.candidates),
+          bytes_text(memory.kv),
+          model_->memory_.n_kv_blocks);
+    }
+    return {};
+  }
+
+  Result<void> pack(const WeightSource& source) {
+    const std::uint32_t n_threads = options_.n_load_threads != 0
+                                        ? options_.n_load_threads
+                                        : std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::vector<std::uint64_t>> handles;
+    Result<void> loaded =
+        load_weights(drafts_, source, options_.numerics, n_threads, options_.progress, handles);
+    for (std::size_t i = 0; i < handles.size(); ++i)
+      model_->holdings_[i].weights = std::move(handles[i]);
+    return loaded;
+  }
+
+  Result<void> compile() {
+    for (std::size_t i = 0; i < drafts_.size(); ++i) {
+      Model::Holding& holding = model_->holdings_[i];
+      const luna_program program = drafts_[i].program.abi();
+      luna_err err = make_err();
+      const Device& device = *holding.device;
+      const luna_status status =
+          device.backend().compile(device.handle(),
+                                   &program,
+                                   holding.weights.data(),
+                                   static_cast<std::uint32_t>(holding.weights.size()),
+                                   &holding.executable,
+                                   &err);
+      LUNA_TRY(to_result(status, err, "device " + device.name() + ": compile"));
+    }
+    return {};
+  }
+
+  /// Opens one communicator a device, where there are several.
+  Result<void> connect() {
+    if (drafts_.size() < 2) return {};
+    model_->collective_ = resources_.collective;
+    // The address tells apart two models of one name in one process.
+    const std::string group = "model/" + options_.name + "/" +
+                              std::to_string(reinterpret_cast<std::uintptr_t>(model_.get()));
+    for (std::size_t rank = 0; rank < drafts_.size(); ++rank) {
+      luna_comm_open request{};
+      request.struct_size = sizeof(request);
+      request.rank = static_cast<std::uint32_t>(rank);
+      request.n_ranks = static_cast<std::uint32_t>(drafts_.size());
+      request.message_bytes_max =
+          std::uint64_t{program_.limits.n_rows_max} * config_.hidden_size * sizeof(float);
+      request.group = to_abi(group);
+      luna_err err = make_err();
+      const Collective& collective = *model_->collective_;
+      const luna_status status =
+          collective.table->open(collective.self, &request, &model_->holdings_[rank].comm, &err);
+      LUNA_TRY(to_result(status, err, "communicator of rank " + std::to_string(rank)));
+    }
+    return {};
+  }
+
+  /// Allocates what is bound at submit, and binds it.
+  Result<void> bind(std::size_t i) {
+    const ShardMemory& memory = model_->memory_.shards[i];
+    const Program& program = drafts_[i].program;
+    Model::Holding& holding = model_->holdings_[i];
+    Shard& shard = model_->compiled_.shards.emplace_back();
+    shard.device_name = holding.device->name();
+    shard.backend = &holding.device->backend();
+    shard.executable = holding.executable;
+    const auto bind_buffer = [&](std::uint32_t slot_kind,
+                                 std::uint32_t buffer_kind,
+                                 std::uint64_t bytes) -> Result<void*> {
+      const auto slot = program.bound_slot(slot_kind);
+      if (!slot) return nullptr;
+      LUNA_TRY(const Buffer buffer, alloc(holding, buffer_kind, bytes));
+      luna_bind bound{};
+      bound.slot = *slot;
+      bound.buffer = buffer.handle;
+      shard.binds.push_back(bound);
+      return buffer.host;
+    };
+    LUNA_TRY(bind_buffer(LUNA_SLOT_KV, LUNA_BUFFER_KV, memory.kv));
+    LUNA_TRY(void* logits, bind_buffer(LUNA_SLOT_LOGITS, LUNA_BUFFER_OUT, memory.logits));
+    LUNA_TRY(void* candidates,
+             bind_buffer(LUNA_SLOT_CANDIDATES, LUNA_BUFFER_OUT, memory.candidates));
+    if (logits != nullptr) model_->compiled_.logits = static_cast<const float*>(logits);
+    if (candidates != nullptr)
+      model_->compiled_.candidates = static_cast<const Candidate*>(candidates);
+    if (const auto slot = program.bound_slot(LUNA_SLOT_COMM)) {
+      luna_bind bound{};
+      bound.slot = *slot;
+      bound.comm = holding.comm;
+      shard.binds.push_back(bound);
+    }
+    return {};
+  }
+
+  struct Buffer {
+    std::uint64_t handle = 0;
+    void* host = nullptr;
+  };
+  static Result<Buffer> alloc(Model::Holding& holding, std::uint32_t kind, std::uint64_t bytes) {
+    Buffer buffer;
+    luna_err err = make_err();
+    const Device& device = *holding.device;
+    const luna_status status =
+        device.backend().alloc(device.handle(), kind, bytes, &buffer.handle, &buffer.host, &err);
+    LUNA_TRY(to_result(status, err, "device " + device.name() + ": alloc"));
+    holding.buffers.push_back(buffer.handle);
+    if (kind == LUNA_BUFFER_OUT && buffer.host == nullptr)
+      return Error{Code::internal, "device " + device.name() + ": an output without an address"};
+    return buffer;
+  }
+
+  void publish() {
+    CompiledModel& compiled = model_->compiled_;
+    compiled.name = options_.name;
+    compiled.config = std::move(config_);
+    compiled.limits = program_.limits;
+    compiled.kv_block_tokens = program_.kv_block_tokens;
+    compiled.n_kv_blocks = model_->memory_.n_kv_blocks;
+    for (const ShardMemory& memory : model_->memory_.shards)
+      compiled.kv_block_bytes += memory.kv_block;
+    compiled.n_candidates = program_.n_candidates;
+    if (options_.progress) options_.progress(1.0);
+  }
+
+  const ModelOptions& options_;
+  const ModelResources& resources_;
+  std::unique_ptr<Model> model_;
+  ModelConfig config_;
+  ProgramOptions program_;
+  std::vector<ShardDraft> drafts_;
+};
+
+Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
+                                           const ModelResources& resources) {
+  auto model = ModelLoader(options, resources).load();
+  if (!model) return model.error().in("model " + options.name);
+  return model;
+}
+
+Model::~Model() {
+  for (Holding& holding : holdings_) {
+    if (holding.executable != nullptr) holding.device->backend().release(holding.executable);
+  }
+  for (Holding& holding : holdings_) {
+    if (holding.comm != nullptr) collective_->table->close(collective_->self, holding.comm);
+  }
+  for (Holding& holding : holdings_) {
+    const luna_backend_if& backend = holding.device->backend();
+    for (const std::uint64_t buffer : holding.buffers)
+      backend.free_buffer(holding.device->handle(), buffer);
+    for (const std::uint64_t weight : holding.weights)
+      backend.weight_free(holding.device->handle(), weight);
+    holding.device->give_memory_back(holding.memory_bytes);
+  }
+}
+
+void Model::abort_steps() {
+  if (!collective_) return;
+  for (const Holding& holding : holdings_) {
+    if (holding.comm == nullptr) continue;
+    collective_->table->abort(collective_->self, holding.comm);
+    return;  // the group is aborted as a whole
+  }
+}
+
+}  // namespace luna::model

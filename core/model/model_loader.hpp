@@ -1,0 +1,98 @@
+// From a model file to a model that runs: placed, decoded, packed, compiled, with its KV.
+#pragma once
+
+#include "core/model/compiled_model.hpp"
+#include "core/model/device.hpp"
+#include "core/model/memory_plan.hpp"
+#include "core/model/placement.hpp"
+#include "core/model/weight_loader.hpp"
+
+#include <luna/abi/transport.h>
+#include <luna/result.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace luna::model {
+
+/// What to load, and how it shall compute.
+struct ModelOptions {
+  std::string name;                               // in the TOML: "main"
+  std::filesystem::path path;                     // a GGUF file
+  std::uint32_t numerics = LUNA_NUMERICS_I12;     // LUNA_NUMERICS_*
+  std::uint32_t kv_dtype = LUNA_DTYPE_BF16;       // LUNA_DTYPE_*
+  std::uint32_t kv_block_tokens = 32;             // a power of two in 32..256
+  std::optional<std::uint32_t> kv_blocks_max;     // none: all memory that is left
+  StepLimits limits;                              // n_positions_max 0: the trained length
+  std::optional<std::vector<LayerRange>> layers;  // a range a device; none: balanced by bytes
+  std::uint32_t n_candidates = 64;                // of a row; at most the vocabulary
+  std::uint32_t n_load_threads = 0;               // 0: one per usable hardware thread
+  LoadProgress progress;                          // may be empty
+};
+
+/// A transport instance's extension luna.ext.collective/0.
+struct Collective {
+  const luna_collective_if* table = nullptr;
+  void* self = nullptr;
+};
+
+/// What a model is loaded with. Everything outlives the model, but for the quantization plugins,
+/// which are used while it loads.
+struct ModelResources {
+  QuantInstances quants;
+  std::span<Device* const> devices;      // in layer order; each named once
+  std::optional<Collective> collective;  // needed for two devices or more
+};
+
+/// Owns a loaded model: weights, programs, KV and outputs on its devices. App owns it; it outlives
+/// the engine that runs it. [start-up]
+class Model {
+ public:
+  /// Opens the file, describes its weights, places layers, plans memory, packs the weights in
+  /// parallel, compiles, allocates KV and outputs, and connects the devices. The file is closed
+  /// again. Nothing stays behind when it fails.
+  ///
+  /// Errors  not_found, corrupt, unsupported: of the file; unsupported: what a device cannot
+  ///         compute, by name; exhausted: a device's budget, with the numbers; invalid_argument
+  /// Cost    reads every weight once
+  static Result<std::unique_ptr<Model>> load(const ModelOptions& options,
+                                             const ModelResources& resources);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+  /// No step is running.
+  ~Model();
+
+  [[nodiscard]] const CompiledModel& compiled() const { return compiled_; }
+  [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
+  /// The layers of each shard, in the order of compiled().shards.
+  [[nodiscard]] std::span<const LayerRange> layers() const { return layers_; }
+
+  /// Wakes devices that wait for each other inside a step, now and later: a step has failed on one
+  /// of them. The model computes nothing after it. [any]
+  void abort_steps();
+
+ private:
+  friend class ModelLoader;
+  /// What the model holds on one device; what is not there yet is empty.
+  struct Holding {
+    Device* device = nullptr;
+    std::uint64_t memory_bytes = 0;
+    std::vector<std::uint64_t> weights;
+    std::vector<std::uint64_t> buffers;
+    void* executable = nullptr;
+    const luna_comm* comm = nullptr;
+  };
+  Model() = default;
+
+  CompiledModel compiled_;
+  MemoryPlan memory_;
+  std::vector<LayerRange> layers_;
+  std::vector<Holding> holdings_;
+  std::optional<Collective> collective_;
+};
+
+}  // namespace luna::model

@@ -1,0 +1,122 @@
+#include "core/model/weight_source.hpp"
+
+#include <luna/plugin.hpp>
+
+namespace luna::model {
+namespace {
+
+luna_tensor_entry to_entry(const TensorInfo& tensor, std::uint32_t container) {
+  luna_tensor_entry entry{};
+  entry.name = to_abi(tensor.name);
+  entry.container = container;
+  entry.type = tensor.type;
+  entry.rank = tensor.rank;
+  for (std::size_t i = 0; i < tensor.dims.size(); ++i)
+    entry.dims[i] = tensor.dims[i];
+  entry.bytes = tensor.bytes.data();
+  entry.n_bytes = tensor.bytes.size();
+  return entry;
+}
+
+/// A scalar or string as the contract has it; nothing for arrays.
+std::optional<luna_kv> to_row(const MetadataEntry& entry) {
+  luna_kv row{};
+  row.key = to_abi(entry.key);
+  if (const auto* flag = std::get_if<bool>(&entry.value)) {
+    row.type = LUNA_TYPE_BOOL;
+    row.i = *flag ? 1 : 0;
+  } else if (const auto* integer = std::get_if<std::int64_t>(&entry.value)) {
+    row.type = LUNA_TYPE_INT;
+    row.i = *integer;
+  } else if (const auto* count = std::get_if<std::uint64_t>(&entry.value)) {
+    row.type = LUNA_TYPE_INT;
+    row.i = static_cast<std::int64_t>(*count);
+  } else if (const auto* number = std::get_if<double>(&entry.value)) {
+    row.type = LUNA_TYPE_FLOAT;
+    row.f = *number;
+  } else if (const auto* text = std::get_if<std::string_view>(&entry.value)) {
+    row.type = LUNA_TYPE_STRING;
+    row.s = to_abi(*text);
+  } else {
+    return std::nullopt;
+  }
+  return row;
+}
+
+}  // namespace
+
+WeightSource::WeightSource(const WeightFile& file, QuantInstances quants)
+    : file_(file), quants_(quants) {
+  for (const TensorInfo& tensor : file.tensors())
+    entries_.push_back(to_entry(tensor, file.container()));
+  for (const MetadataEntry& entry : file.metadata())
+    if (const auto row = to_row(entry)) metadata_.push_back(*row);
+  table_.struct_size = sizeof(table_);
+  table_.entry_stride = sizeof(luna_tensor_entry);
+  table_.n_entries = entries_.size();
+  table_.entries = entries_.data();
+  table_.n_metadata = metadata_.size();
+  table_.metadata = metadata_.data();
+}
+
+Result<WeightSource::Decoder> WeightSource::find_decoder(const std::string& name) const {
+  const TensorInfo* tensor = file_.find_tensor(name);
+  if (tensor == nullptr) return Error{Code::not_found, "tensor " + name + ": not in the file"};
+  Decoder decoder;
+  decoder.entry = static_cast<std::uint64_t>(tensor - file_.tensors().data());
+  std::int32_t best = 0;
+  std::string asked;
+  for (const auto& quant : quants_) {
+    asked += (asked.empty() ? "" : ", ") + quant.name();
+    const std::int32_t score = quant->score(quant.self(), &table_, decoder.entry);
+    if (score > best) {
+      best = score;
+      decoder.quant = &quant;
+    }
+  }
+  if (decoder.quant == nullptr) {
+    return Error{Code::unsupported,
+                 "tensor " + name + ": no quantization plugin decodes type " +
+                     std::string(tensor->type_name) +
+                     " (asked: " + (asked.empty() ? "none" : asked) + ")"};
+  }
+  return decoder;
+}
+
+Result<ShardWeight> WeightSource::describe(const std::string& name) {
+  LUNA_TRY(const Decoder decoder, find_decoder(name));
+  ShardWeight weight;
+  weight.name = name;
+  weight.file_bytes = entries_[decoder.entry].n_bytes;
+  weight.desc.struct_size = sizeof(weight.desc);
+  luna_err err = make_err();
+  const auto& quant = *decoder.quant;
+  const luna_status status =
+      quant->describe(quant.self(), &table_, to_abi(name), decoder.entry, &weight.desc, &err);
+  LUNA_TRY(to_result(status, err, "plugin " + quant.name() + ": describe"));
+  const luna_tensor_entry& entry = entries_[decoder.entry];
+  const std::uint64_t n_rows = entry.rank == 2 ? entry.dims[0] : 1;
+  const std::uint64_t n_cols = entry.rank == 2 ? entry.dims[1] : entry.dims[0];
+  if (weight.desc.n_rows != n_rows || weight.desc.n_cols != n_cols) {
+    return Error{Code::internal,
+                 "tensor " + name + ": plugin " + quant.name() + " describes " +
+                     std::to_string(weight.desc.n_rows) + " x " +
+                     std::to_string(weight.desc.n_cols) + ", the file has " +
+                     std::to_string(n_rows) + " x " + std::to_string(n_cols)};
+  }
+  decoders_[name] = decoder;
+  return weight;
+}
+
+Result<void> WeightSource::decode(const ShardWeight& weight, luna_weight_rows& rows) const {
+  const auto found = decoders_.find(weight.name);
+  if (found == decoders_.end())
+    return Error{Code::internal, "tensor " + weight.name + ": decoded before it was described"};
+  const auto& quant = *found->second.quant;
+  luna_err err = make_err();
+  const luna_status status = quant->decode(
+      quant.self(), &table_, to_abi(weight.name), found->second.entry, &weight.desc, &rows, &err);
+  return to_result(status, err, "plugin " + quant.name() + ": decode");
+}
+
+}  // namespace luna::model

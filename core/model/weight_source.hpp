@@ -1,0 +1,52 @@
+// The weights of an open file through the quantization plugins.
+#pragma once
+
+#include "core/model/program_builder.hpp"
+#include "core/model/weight_file.hpp"
+#include "core/plugin/instance.hpp"
+
+#include <luna/abi/quant.h>
+#include <luna/result.hpp>
+
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace luna::model {
+
+using QuantInstances = std::span<const plugin::Instance<luna_quant_if>>;
+
+/// Finds for each weight the plugin that decodes it, and decodes ranges of rows. File and plugins
+/// outlive it. Not copied or moved: the table that plugins read lies within.
+class WeightSource {
+ public:
+  WeightSource(const WeightFile& file, QuantInstances quants);
+  WeightSource(const WeightSource&) = delete;
+  WeightSource& operator=(const WeightSource&) = delete;
+
+  /// Describes a weight and remembers who decodes it. [start-up]
+  /// Errors  not_found: not in the file; unsupported: no plugin decodes its type; what the plugin
+  ///         answers; internal: the plugin's description does not fit the file
+  Result<ShardWeight> describe(const std::string& name);
+
+  /// Decodes rows of a weight that was described. Disjoint ranges in parallel. [load]
+  Result<void> decode(const ShardWeight& weight, luna_weight_rows& rows) const;
+
+ private:
+  struct Decoder {
+    std::uint64_t entry = 0;
+    const plugin::Instance<luna_quant_if>* quant = nullptr;
+  };
+
+  [[nodiscard]] Result<Decoder> find_decoder(const std::string& name) const;
+
+  const WeightFile& file_;
+  const QuantInstances quants_;
+  std::vector<luna_tensor_entry> entries_;
+  std::vector<luna_kv> metadata_;
+  luna_tensor_table table_{};
+  std::unordered_map<std::string, Decoder> decoders_;
+};
+
+}  // namespace luna::model

@@ -1,0 +1,281 @@
+// Whole loads of tiny models on the reference backend, through real plugins.
+#include "core/model/model_loader.hpp"
+
+#include "support/plugin_fixture.hpp"
+#include "unit/model/gguf_writer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <random>
+
+namespace luna::model {
+namespace {
+
+/// Values that depend on the tensor's name alone, so that every file has the same.
+std::vector<float> values_by_name(const std::string& name, std::size_t n) {
+  std::mt19937 random(static_cast<std::uint32_t>(std::hash<std::string>{}(name)));
+  const bool is_norm = name.find("norm") != std::string::npos;
+  std::vector<float> values(n);
+  for (float& value : values) {
+    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
+  }
+  return values;
+}
+
+class ModelLoader : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    backend_ = make<luna_backend_if>("backend_reference", LUNA_KIND_BACKEND);
+    transport_ = make<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
+    quants_.push_back(make<luna_quant_if>("quant_gguf", LUNA_KIND_QUANT));
+    collective_.table = static_cast<const luna_collective_if*>(
+        transport_->head.ext(transport_.self(), LUNA_EXT_COLLECTIVE));
+    collective_.self = transport_.self();
+    ASSERT_NE(collective_.table, nullptr);
+    path_ =
+        std::filesystem::path(::testing::TempDir()) /
+        (std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + ".gguf");
+    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100}, values_by_name));
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  template <typename Table>
+  plugin::Instance<Table> make(const char* file, const char* kind) {
+    const Table* table = test::load_table<Table>(file, kind);
+    const auto self = test::make_instance(*table, host_, {});
+    EXPECT_TRUE(self);
+    return plugin::Instance<Table>(table, *self, file);
+  }
+  void write(const test::GgufParts& parts) {
+    const auto bytes = parts.write();
+    std::ofstream file(path_, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  Device* open_device(const std::string& name, std::uint64_t memory_bytes = 16 << 20) {
+    auto device = Device::open(backend_, {.name = name, .memory_bytes = memory_bytes});
+    EXPECT_TRUE(device) << device.error().message();
+    devices_.push_back(std::move(*device));
+    return devices_.back().get();
+  }
+  [[nodiscard]] ModelOptions options() const {
+    ModelOptions options;
+    options.name = "main";
+    options.path = path_;
+    options.numerics = LUNA_NUMERICS_F32;
+    options.kv_dtype = kv_dtype_;
+    options.limits = {.n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 0};
+    options.kv_blocks_max = 8;
+    return options;
+  }
+  Result<std::unique_ptr<Model>> load(const ModelOptions& options,
+                                      std::vector<Device*> devices) const {
+    return Model::load(options, {quants_, devices, collective_});
+  }
+
+  test::FakeHost host_;
+  std::filesystem::path path_;
+  plugin::Instance<luna_backend_if> backend_;
+  plugin::Instance<luna_transport_if> transport_;
+  std::vector<plugin::Instance<luna_quant_if>> quants_;
+  Collective collective_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::uint32_t kv_dtype_ = LUNA_DTYPE_BF16;
+};
+
+/// Runs a prompt in one step and returns the logits of its last row.
+std::vector<float> run_prompt(const CompiledModel& model, const std::vector<std::uint32_t>& ids) {
+  const auto n = static_cast<std::uint32_t>(ids.size());
+  std::vector<std::uint32_t> positions(n);
+  for (std::uint32_t i = 0; i < n; ++i)
+    positions[i] = i;
+  const std::vector<std::uint32_t> seq_first_row = {0, n};
+  const std::vector<std::uint32_t> blocks(8, 3);  // one block suffices
+  const std::vector<std::uint32_t> out_rows = {n - 1};
+  const std::vector<std::uint32_t> out_flags = {LUNA_OUT_LOGITS | LUNA_OUT_CANDIDATES};
+  std::atomic<std::size_t> n_done{0};
+  std::vector<luna_step> steps(model.shards.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    luna_step& step = steps[i];
+    step = {};
+    step.struct_size = sizeof(step);
+    step.n_rows = n;
+    step.n_seqs = 1;
+    step.n_out_rows = 1;
+    step.token_ids = ids.data();
+    step.positions = positions.data();
+    step.seq_first_row = seq_first_row.data();
+    step.block_tables = blocks.data();
+    step.block_table_stride = static_cast<std::uint32_t>(blocks.size());
+    step.out_rows = out_rows.data();
+    step.out_flags = out_flags.data();
+    step.binds = model.shards[i].binds.data();
+    step.n_binds = static_cast<std::uint32_t>(model.shards[i].binds.size());
+    step.done_context = &n_done;
+    step.done = [](void* context, const luna_step_result* result) {
+      EXPECT_EQ(result->status, LUNA_OK) << result->message;
+      auto* count = static_cast<std::atomic<std::size_t>*>(context);
+      count->fetch_add(1);
+      count->notify_all();
+    };
+    luna_err err = make_err();
+    const Shard& shard = model.shards[i];
+    EXPECT_EQ(shard.backend->submit(shard.executable, &step, &err), LUNA_OK) << err.text;
+  }
+  for (std::size_t seen = n_done.load(); seen < steps.size(); seen = n_done.load())
+    n_done.wait(seen);
+  return {model.logits, model.logits + model.config.vocab_size};
+}
+
+TEST_F(ModelLoader, LoadsAndRunsAModel) {
+  double share = -1.0;
+  ModelOptions options = this->options();
+  options.progress = [&](double now) {
+    EXPECT_GE(now, share);
+    share = now;
+  };
+  Device* device = open_device("a0");
+  const auto model = load(options, {device});
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_EQ(share, 1.0);
+  const CompiledModel& compiled = (*model)->compiled();
+  EXPECT_EQ(compiled.name, "main");
+  EXPECT_EQ(compiled.limits.n_positions_max, 64u);
+  EXPECT_EQ(compiled.n_kv_blocks, 8u);
+  EXPECT_EQ(compiled.n_candidates, 64u);
+  const auto logits = run_prompt(compiled, {5, 17, 99});
+  const auto best = std::ranges::max_element(logits) - logits.begin();
+  EXPECT_EQ(compiled.candidates[0].token_id, static_cast<std::uint32_t>(best));
+  EXPECT_EQ(compiled.candidates[0].logit, logits[static_cast<std::size_t>(best)]);
+  EXPECT_GT(*std::ranges::max_element(logits), *std::ranges::min_element(logits));
+}
+
+TEST_F(ModelLoader, ASplitModelHasTheLogitsOfTheWholeBitForBit) {
+  for (const bool tied : {true, false}) {
+    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100, .tied_head = tied}, values_by_name));
+    const auto whole = load(options(), {open_device("whole")});
+    ASSERT_TRUE(whole) << whole.error().message();
+    const std::vector<std::uint32_t> prompt = {1, 2, 3, 50, 99};
+    const auto expected = run_prompt((*whole)->compiled(), prompt);
+    for (std::size_t n_devices = 2; n_devices <= 3; ++n_devices) {
+      std::vector<Device*> devices;
+      for (std::size_t i = 0; i < n_devices; ++i)
+        devices.push_back(open_device("d" + std::to_string(i)));
+      const auto split = load(options(), devices);
+      ASSERT_TRUE(split) << split.error().message();
+      EXPECT_EQ((*split)->compiled().shards.size(), n_devices);
+      EXPECT_EQ(run_prompt((*split)->compiled(), prompt), expected);
+    }
+  }
+}
+
+TEST_F(ModelLoader, TakesExplicitLayers) {
+  ModelOptions options = this->options();
+  options.layers = std::vector<LayerRange>{{0, 1}, {1, 2}};
+  const auto model = load(options, {open_device("a"), open_device("b")});
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_EQ((*model)->layers()[1], (LayerRange{1, 2}));
+  options.layers = std::vector<LayerRange>{{0, 1}, {2, 1}};
+  EXPECT_FALSE(load(options, {open_device("c"), open_device("d")}));
+}
+
+TEST_F(ModelLoader, GivesItsMemoryBack) {
+  Device* device = open_device("a0");
+  {
+    const auto model = load(options(), {device});
+    ASSERT_TRUE(model) << model.error().message();
+    EXPECT_EQ(device->memory_bytes_left(),
+              device->memory_bytes() - (*model)->memory().shards[0].total());
+  }
+  EXPECT_EQ(device->memory_bytes_left(), device->memory_bytes());
+  EXPECT_TRUE(load(options(), {device}));
+}
+
+TEST_F(ModelLoader, KvTakesTheMemoryThatIsLeft) {
+  ModelOptions options = this->options();
+  options.kv_blocks_max = std::nullopt;
+  Device* device = open_device("a0", 4 << 20);
+  const auto model = load(options, {device});
+  ASSERT_TRUE(model) << model.error().message();
+  const ShardMemory& memory = (*model)->memory().shards[0];
+  EXPECT_LT(device->memory_bytes_left(), memory.kv_block);
+  EXPECT_EQ(memory.kv, memory.kv_block * (*model)->compiled().n_kv_blocks);
+}
+
+TEST_F(ModelLoader, RefusesADeviceThatIsTooSmallWithTheNumbers) {
+  Device* device = open_device("a0", 64 << 10);
+  const auto model = load(options(), {device});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::exhausted);
+  EXPECT_THAT(model.error().message(),
+              ::testing::AllOf(::testing::HasSubstr("device a0"),
+                               ::testing::HasSubstr("weights"),
+                               ::testing::HasSubstr("64.0 KiB are left")));
+  EXPECT_EQ(device->memory_bytes_left(), device->memory_bytes());
+}
+
+/// The reference backend, but for the classes and KV types it owns up to.
+luna_backend_if limited_backend(const luna_backend_if& real) {
+  static luna_status (*device_info)(void*, std::uint32_t, luna_device_info*) = nullptr;
+  device_info = real.device_info;
+  luna_backend_if limited = real;
+  limited.head.destroy = [](void*) {};  // the real instance does it
+  limited.device_info = [](void* self, std::uint32_t index, luna_device_info* info) {
+    const luna_status status = device_info(self, index, info);
+    info->numerics = 1u << LUNA_NUMERICS_I12;
+    info->kv_dtypes = 1u << LUNA_DTYPE_BF16;
+    return status;
+  };
+  return limited;
+}
+
+TEST_F(ModelLoader, RefusesWhatADeviceCannotComputeByName) {
+  const luna_backend_if table = limited_backend(backend_.table());
+  const plugin::Instance<luna_backend_if> limited(&table, backend_.self(), "limited");
+  const auto device = Device::open(limited, {.name = "a0", .memory_bytes = 16 << 20});
+  ASSERT_TRUE(device) << device.error().message();
+  ModelOptions options = this->options();
+  options.numerics = LUNA_NUMERICS_I8;
+  auto model = load(options, {device->get()});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::unsupported);
+  EXPECT_THAT(model.error().message(),
+              ::testing::HasSubstr("numerics i8 is not built; it computes i12"));
+  options.numerics = LUNA_NUMERICS_I12;
+  options.kv_dtype = LUNA_DTYPE_I8;
+  model = load(options, {device->get()});
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message(),
+              ::testing::HasSubstr("a KV cache of int8 is not built; it keeps bf16"));
+}
+
+TEST_F(ModelLoader, RefusesWrongOptions) {
+  ModelOptions options = this->options();
+  options.path = "/no/such/file.gguf";
+  auto model = load(options, {open_device("a0")});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::not_found);
+  EXPECT_FALSE(load(this->options(), {}));
+  options = this->options();
+  options.limits.n_positions_max = 65;  // trained for 64
+  EXPECT_FALSE(load(options, {open_device("a1")}));
+  std::vector<Device*> two = {open_device("a2"), open_device("a3")};
+  EXPECT_FALSE(Model::load(this->options(), {quants_, two, std::nullopt}));
+}
+
+TEST_F(ModelLoader, RefusesTypesThatNoPluginDecodesByName) {
+  test::GgufParts parts = test::tiny_llama({.hidden_size = 256, .ffn_size = 256});
+  parts.tensor("blk.0.attn_q.weight").type = 16;  // IQ2_XXS: fewer bytes than are there
+  write(parts);
+  const auto model = load(options(), {open_device("a0")});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::unsupported);
+  EXPECT_THAT(model.error().message(), ::testing::HasSubstr("IQ2_XXS"));
+}
+
+}  // namespace
+}  // namespace luna::model
