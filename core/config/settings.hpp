@@ -100,6 +100,7 @@ struct LayerRange {
 struct ModelSettings {
   std::string name;
   std::string source;  ///< as it was written
+  Position source_at;
   /// Where the weights lie, absolute; none when `source` is a name that `luna pull` knows.
   std::optional<std::filesystem::path> path;
   KvCacheType kv_cache = KvCacheType::bf16;

@@ -142,6 +142,7 @@ class Reader {
       ModelSettings& model = settings().models.emplace_back();
       read_table(row, name, node, &model);
       model.at = node.at;
+      model.source_at = value_position(node, "path");
       model_nodes_.push_back(&node);
     } else if (row.table == "stage") {
       StageSettings& stage = settings().stages.emplace_back();

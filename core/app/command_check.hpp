@@ -1,0 +1,32 @@
+// `luna check FILE`: is a configuration right, without starting anything?
+#pragma once
+
+#include "core/app/text_command.hpp"
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace luna::app {
+
+/// Models that are named instead of given by a path.
+struct NamedModels {
+  std::vector<std::string> known;                        ///< that `luna pull` can bring
+  std::function<bool(const std::string& name)> is_here;  ///< whether it lies in the cache
+};
+
+struct CheckOptions {
+  std::filesystem::path config;
+  std::vector<std::filesystem::path> plugin_folders;  ///< searched first
+  NamedModels models;
+  bool json = false;
+};
+
+/// Parses the file, checks types, ranges, unknown keys and references, looks for the models'
+/// files, loads and queries the plugins that are named and checks their settings; creates none.
+/// A model that is known but not pulled is a warning. Messages go to standard error.
+/// Returns  the exit status: 0 if there is no error
+int run_check(const CheckOptions& options, const CommandStreams& streams);
+
+}  // namespace luna::app

@@ -1,0 +1,163 @@
+// `luna check`, `luna plugins ...`: exit statuses and what they print.
+#include "core/app/command_check.hpp"
+#include "core/app/command_plugins.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+namespace luna::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Ran {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+template <typename Command>
+Ran run(const Command& command) {
+  std::istringstream in;
+  std::ostringstream out, err;
+  const int status = command(CommandStreams{in, out, err});
+  return {status, out.str(), err.str()};
+}
+
+const fs::path kZoo = LUNA_ZOO_DIR;
+
+PluginsOptions folders(std::vector<fs::path> list, bool json = false) {
+  return {std::move(list), json};
+}
+
+TEST(PluginsCommand, ListShowsUsableAndRefusedFiles) {
+  const Ran ran = run([](const CommandStreams& s) {
+    return run_plugins_list(folders({kZoo / "none", kZoo / "other_major"}), s);
+  });
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_THAT(ran.out, HasSubstr("scheduler  zoo            org.luna.test.zoo"));
+  EXPECT_THAT(ran.out, HasSubstr("refused    " + (kZoo / "other_major").string()));
+  EXPECT_THAT(ran.out, HasSubstr("built for plugin ABI 99"));
+}
+
+TEST(PluginsCommand, ListAsJsonIsOneArray) {
+  const Ran ran = run(
+      [](const CommandStreams& s) { return run_plugins_list(folders({kZoo / "none"}, true), s); });
+  EXPECT_THAT(ran.out, testing::StartsWith("[{"));
+  EXPECT_THAT(ran.out, HasSubstr(R"("id":"org.luna.test.zoo","kinds":["luna.scheduler/0"])"));
+}
+
+TEST(PluginsCommand, InfoTellsTheSettings) {
+  const Ran ran = run(
+      [](const CommandStreams& s) { return run_plugins_info("zoo", folders({kZoo / "none"}), s); });
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_THAT(ran.out, HasSubstr("scheduler 'zoo' 0.1.0: A plugin with one fault."));
+  EXPECT_THAT(ran.out, HasSubstr("a whole number in 1..60000; default \"200\""));
+  EXPECT_THAT(ran.out, HasSubstr("a text among fifo|lifo"));
+}
+
+TEST(PluginsCommand, InfoOfAnUnknownNameFailsAndShowsWhatThereIs) {
+  const Ran ran = run([](const CommandStreams& s) {
+    return run_plugins_info("nothing", folders({kZoo / "none"}), s);
+  });
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("'nothing'"));
+  EXPECT_THAT(ran.err, HasSubstr("zoo_none.so"));
+}
+
+TEST(PluginsCommand, WhyOfANameThatIsThereTwiceFailsAndNamesBothFiles) {
+  const Ran ran = run([](const CommandStreams& s) {
+    return run_plugins_why("zoo", folders({kZoo / "none", kZoo / "other_major"}), s);
+  });
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("is there twice"));
+  EXPECT_THAT(ran.err, HasSubstr("zoo_none.so"));
+  EXPECT_THAT(ran.err, HasSubstr("zoo_other_major.so"));
+}
+
+TEST(PluginsCommand, WhyOfAFileTellsTheTrueReason) {
+  const auto why = [](const std::string& file) {
+    return run([&](const CommandStreams& s) { return run_plugins_why(file, {}, s); });
+  };
+  EXPECT_EQ(why((kZoo / "none" / "zoo_none.so").string()).status, 0);
+  const Ran gone = why("/nowhere/gone.so");
+  EXPECT_EQ(gone.status, 1);
+  EXPECT_THAT(gone.err, HasSubstr("/nowhere/gone.so: No such file"));
+  EXPECT_THAT(why((kZoo / "undefined_symbol" / "zoo_undefined_symbol.so").string()).err,
+              HasSubstr("luna_zoo_missing_symbol"));
+  EXPECT_THAT(why((kZoo / "no_note" / "zoo_no_note.so").string()).err, HasSubstr(".note.luna"));
+}
+
+class CheckCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = fs::temp_directory_path() / ("luna-check-" + std::to_string(::getpid()) + ".toml");
+  }
+  void TearDown() override { fs::remove(file_); }
+
+  Ran check(const std::string& text, bool json = false) {
+    std::ofstream(file_) << text;
+    const NamedModels models{{"small"}, [](const std::string& name) { return name == "cached"; }};
+    return run([&](const CommandStreams& s) {
+      return run_check({file_, {kZoo / "none"}, models, json}, s);
+    });
+  }
+
+  // Right but for the backend, which the zoo does not have.
+  static std::string with_path(const std::string& path) {
+    return "[[device]]\nname = \"a0\"\nbackend = \"cpu-zoo\"\nmemory = \"1 GiB\"\n[[model]]\n"
+           "name = \"main\"\npath = \"" +
+           path +
+           "\"\ndevices = [\"a0\"]\n[[stage]]\nrole = \"generate-zoo\"\nmodel = \"main\"\n"
+           "[scheduler]\npolicy = \"zoo\"\n";
+  }
+
+  fs::path file_;
+};
+
+TEST_F(CheckCommand, KnownModelThatIsNotPulledIsAWarning) {
+  const Ran ran = check(with_path("small"));
+  EXPECT_THAT(ran.err, HasSubstr("warning: model 'main': path = \"small\": not here yet"));
+  EXPECT_THAT(ran.err, Not(HasSubstr("error: model")));
+}
+
+TEST_F(CheckCommand, ModelInTheCacheIsFine) {
+  EXPECT_THAT(check(with_path("cached")).err, Not(HasSubstr("model 'main'")));
+}
+
+TEST_F(CheckCommand, UnknownModelAndMissingPathAreErrorsWithTheirPlace) {
+  EXPECT_THAT(check(with_path("smal")).err, HasSubstr("the nearest known one is 'small'"));
+  const Ran ran = check(with_path("none.gguf"));
+  EXPECT_THAT(ran.err, HasSubstr("error: model 'main'"));
+  EXPECT_THAT(ran.err, HasSubstr("none.gguf does not exist (" + file_.string() + ":7:8)"));
+}
+
+TEST_F(CheckCommand, PluginThatIsMissingIsAnErrorWithItsPlace) {
+  const Ran ran = check(with_path("small"));
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("device[0].backend = \"cpu-zoo\" (" + file_.string() + ":3:11)"));
+  EXPECT_THAT(ran.err, Not(HasSubstr("scheduler.policy")));
+}
+
+TEST_F(CheckCommand, UnknownKeyIsNamedAndFails) {
+  const Ran ran = check("zz_unknown_key = 1\n" + with_path("small"));
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("zz_unknown_key"));
+}
+
+TEST_F(CheckCommand, JsonHoldsEveryMessage) {
+  const Ran ran = check(with_path("small"), true);
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.out, testing::StartsWith(R"({"ok":false,"errors":[)"));
+  EXPECT_EQ(ran.err, "");
+}
+
+}  // namespace
+}  // namespace luna::app
