@@ -1,0 +1,292 @@
+// Illegal answers of a policy, each kind; and what the C++ base class gives for free.
+#include "core/engine/scheduler_gate.hpp"
+
+#include "support/engine_fixture.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace luna::engine {
+namespace {
+
+using test::EngineRig;
+using test::PlanFunction;
+
+constexpr std::uint32_t kBlocks = 4;
+constexpr std::uint32_t kBlockTokens = 32;
+
+/// A gate before a small table: row 0 decodes (40 tokens, 2 blocks), row 1 waits with 100 tokens,
+/// row 2 with 10.
+class GateTest : public ::testing::Test {
+ protected:
+  GateTest()
+      : tokenizer_(test::tiny_tokenizer()),
+        scheduler_(test::scheduler_of([this](const luna_snapshot& snapshot, luna_plan& plan) {
+          return answer_(snapshot, plan);
+        })),
+        pool_(kBlocks),
+        table_(8, 8),
+        gate_(scheduler_,
+              {.n_rows_max = 110,
+               .n_seqs_max = 2,
+               .kv_block_tokens = kBlockTokens,
+               .kv_block_bytes = 1,
+               .n_devices = 1},
+              table_,
+              pool_) {
+    for (const std::uint32_t n : {40U, 100U, 10U}) {
+      auto request = EngineRig::request(test::some_prompt(n, n), 20);
+      request->streams = {std::make_shared<pipeline::TokenStream>(20, 4096, 0)};
+      const RequestLimits limits{.vocab_size = 264,
+                                 .n_positions_max = 256,
+                                 .kv_block_tokens = kBlockTokens,
+                                 .n_kv_blocks = kBlocks,
+                                 .n_choices_max = 8};
+      auto live = LiveRequest::make(std::move(request), limits, tokenizer_);
+      EXPECT_TRUE(live);
+      live_.push_back(std::move(live).value());
+      table_.add(*live_.back());
+    }
+    Sequence& running = table_[table_.order()[0]];
+    running.phase = Phase::decode;
+    running.n_computed = 40;
+    running.blocks[0] = *pool_.allocate();
+    running.blocks[1] = *pool_.allocate();
+    running.n_blocks = 2;
+    running.choice().generated.push_back('x');
+  }
+
+  PlanFault ask(std::vector<luna_action> actions) {
+    answer_ = [actions](const luna_snapshot&, luna_plan& plan) {
+      std::copy(actions.begin(), actions.end(), plan.actions);
+      plan.n_actions = static_cast<std::uint32_t>(actions.size());
+      return LUNA_OK;
+    };
+    return ask();
+  }
+  PlanFault ask() {
+    const DeviceLoad load;
+    return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, std::span(&load, 1), plan_);
+  }
+
+  text::Tokenizer tokenizer_;
+  PlanFunction answer_;
+  plugin::Instance<luna_scheduler_if> scheduler_;
+  KvPool pool_;
+  std::vector<std::unique_ptr<LiveRequest>> live_;
+  SequenceTable table_;
+  SchedulerGate gate_;
+  StepPlan plan_{8, 2};
+};
+
+luna_action run(std::uint32_t row, std::uint32_t n_tokens) {
+  return {.row = row,
+          .verb = LUNA_VERB_RUN,
+          .reason = 0,
+          .device = 0,
+          .first_token = 0,
+          .n_tokens = n_tokens,
+          .arg = 0};
+}
+luna_action verb(std::uint32_t row, std::uint16_t which, std::uint32_t device = 0) {
+  luna_action action = run(row, 0);
+  action.verb = which;
+  action.device = device;
+  return action;
+}
+
+TEST_F(GateTest, LegalPlansPass) {
+  EXPECT_EQ(ask({run(0, 1)}), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 1), run(1, 60)}), PlanFault::none);
+  ASSERT_EQ(plan_.runs.size(), 2U);
+  EXPECT_EQ(plan_.runs[1].n_tokens, 60U);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_ASSIGN), run(1, 64)}), PlanFault::none);
+  // What is pre-empted gives its blocks, wherever it stands in the plan.
+  EXPECT_EQ(ask({run(1, 100), verb(0, LUNA_VERB_PREEMPT)}), PlanFault::none);
+  EXPECT_EQ(ask({verb(2, LUNA_VERB_REJECT)}), PlanFault::none);
+  EXPECT_EQ(plan_.rejected.size(), 1U);
+}
+
+TEST_F(GateTest, EveryIllegalActionIsRefused) {
+  EXPECT_EQ(ask({run(3, 1)}), PlanFault::unknown_row);
+  EXPECT_EQ(ask({verb(0, 0)}), PlanFault::unknown_verb);
+  EXPECT_EQ(ask({verb(0, 99)}), PlanFault::unknown_verb);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_SLICE)}), PlanFault::unsupported_verb);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_MOVE)}), PlanFault::unsupported_verb);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_ROLE)}), PlanFault::unsupported_verb);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_ASSIGN, 1)}), PlanFault::unknown_device);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_ASSIGN)}), PlanFault::wrong_state);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_PREEMPT)}), PlanFault::wrong_state);
+  EXPECT_EQ(ask({run(0, 1), run(0, 1)}), PlanFault::row_twice);
+  EXPECT_EQ(ask({run(0, 1), verb(0, LUNA_VERB_PREEMPT)}), PlanFault::row_twice);
+  EXPECT_EQ(ask({run(0, 0)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(0, 2)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(1, 101)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(1, 0xFFFFFFFF)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(0, 1), run(1, 1), run(2, 1)}), PlanFault::too_many_rows);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 100), run(2, 11)}),
+            PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(1, 65)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(gate_.fault_row(), 1U);
+  EXPECT_EQ(ask({run(1, 64), run(2, 1)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(gate_.fault_row(), 2U);
+  EXPECT_EQ(ask({}), PlanFault::changes_nothing);
+}
+
+TEST_F(GateTest, TokensBeyondTheStepAreRefused) {
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 100), run(2, 10)}), PlanFault::none);
+  table_[table_.order()[2]].n_prefill = 11;
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 100), run(2, 11)}), PlanFault::too_many_tokens);
+}
+
+TEST_F(GateTest, FailedCallAndCountBeyondTheTableAreRefused) {
+  answer_ = [](const luna_snapshot&, luna_plan&) { return LUNA_INTERNAL; };
+  EXPECT_EQ(ask(), PlanFault::call_failed);
+  answer_ = [](const luna_snapshot&, luna_plan& plan) {
+    plan.n_actions = plan.n_actions_max + 1;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::too_many_actions);
+}
+
+TEST_F(GateTest, WaitingIsLegalWithATimeToWakeThatIsBounded) {
+  answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
+    plan.wake_at_ns = snapshot.now_ns;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::changes_nothing);
+  answer_ = [](const luna_snapshot&, luna_plan& plan) {
+    plan.wake_at_ns = UINT64_MAX;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::none);
+  EXPECT_LE(*plan_.wake_at, std::chrono::seconds(2));
+}
+
+TEST_F(GateTest, SharedBlocksCountOnce) {
+  // A twin shares both blocks; the last of them must be copied by the first that runs.
+  LiveRequest& request = *live_[0];
+  Sequence& first = table_[table_.order()[0]];
+  const std::uint32_t shared_tail = first.blocks[1];
+  pool_.share(first.blocks[0]);
+  pool_.share(shared_tail);
+  (void)request;
+  answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
+    EXPECT_EQ(snapshot.reqs[0].n_kv_blocks, 2U);
+    EXPECT_EQ(snapshot.reqs[0].n_kv_blocks_freed, 0U);
+    EXPECT_EQ(snapshot.reqs[0].n_kv_blocks_copied, 1U);
+    EXPECT_EQ(snapshot.devices[0].n_kv_blocks_free, 2U);
+    plan.actions[0] = run(0, 1);
+    plan.actions[1] = run(1, 64);  // 2 blocks: one too many beside the copy
+    plan.n_actions = 2;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::too_few_blocks);
+  // Pre-empting one of two holders frees nothing.
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 65)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 64)}), PlanFault::none);
+  pool_.release(first.blocks[0]);
+  pool_.release(shared_tail);
+}
+
+TEST(Engine, OneIllegalPlanCostsNothingButItself) {
+  const auto inner =
+      std::make_shared<plugin::Instance<luna_scheduler_if>>(test::static_scheduler());
+  const auto n_calls = std::make_shared<int>(0);
+  EngineRig rig({}, test::scheduler_of([inner, n_calls](const luna_snapshot& s, luna_plan& plan) {
+                  luna_err err = make_err();
+                  const luna_status status = inner->table().plan(inner->self(), &s, &plan, &err);
+                  if (++*n_calls % 3 == 0) plan.actions[0].n_tokens += 1000;
+                  return status;
+                }));
+  EngineRig plain;
+  const auto asked = rig.submit(EngineRig::request(test::some_prompt(100, 1), 30));
+  const auto expected = plain.submit(EngineRig::request(test::some_prompt(100, 1), 30));
+  rig.run();
+  plain.run();
+  EXPECT_GT(rig.stats.n_plans_rejected.load(), 5U);
+  EXPECT_EQ(asked.tokens(), expected.tokens());
+  rig.expect_empty();
+}
+
+TEST(Engine, PolicyThatNeverGivesALegalPlanFailsRequestsInsteadOfHanging) {
+  for (const bool is_silent : {true, false}) {
+    EngineRig rig({}, test::scheduler_of([is_silent](const luna_snapshot&, luna_plan& plan) {
+                    if (is_silent) return LUNA_OK;
+                    plan.actions[0] = run(77, 1);
+                    plan.n_actions = 1;
+                    return LUNA_OK;
+                  }));
+    const auto asked = rig.submit(EngineRig::request(test::some_prompt(10, 1), 30), 2);
+    rig.run(100);
+    ASSERT_TRUE(asked.ended());
+    EXPECT_EQ(asked.end(1).reason, pipeline::FinishReason::failed);
+    EXPECT_THAT(std::string(asked.end().error), ::testing::HasSubstr("no legal plan"));
+    rig.expect_empty();
+  }
+}
+
+TEST(Engine, RejectedRequestEndsWithAnError) {
+  EngineRig rig({}, test::scheduler_of([](const luna_snapshot&, luna_plan& plan) {
+                  plan.actions[0] = verb(0, LUNA_VERB_REJECT);
+                  plan.n_actions = 1;
+                  return LUNA_OK;
+                }));
+  const auto asked = rig.submit(EngineRig::request(test::some_prompt(10, 1), 30), 2);
+  rig.run();
+  EXPECT_EQ(asked.end(1).code, Code::exhausted);
+  rig.expect_empty();
+}
+
+TEST(Engine, PolicyMayWaitUntilATimeItNames) {
+  const auto inner =
+      std::make_shared<plugin::Instance<luna_scheduler_if>>(test::static_scheduler());
+  EngineRig rig({}, test::scheduler_of([inner](const luna_snapshot& s, luna_plan& plan) {
+                  luna_err err = make_err();
+                  if (s.now_ns >= 500'000'000)
+                    return inner->table().plan(inner->self(), &s, &plan, &err);
+                  plan.wake_at_ns = 500'000'000;
+                  return LUNA_OK;
+                }));
+  const auto asked = rig.submit(EngineRig::request(test::some_prompt(10, 1), 5));
+  EXPECT_TRUE(rig.engine->advance());
+  EXPECT_FALSE(rig.engine->advance());
+  EXPECT_EQ(rig.stats.n_plan_calls.load(), 1U);
+  ASSERT_TRUE(rig.engine->next_wake());
+  rig.engine->wait();  // the submit's signal is still set
+  rig.engine->wait();
+  EXPECT_EQ(rig.clock.now(), std::chrono::milliseconds(500));
+  rig.run();
+  EXPECT_EQ(asked.tokens().size(), 5U);
+}
+
+/// The policy of scheduler.hpp's head: it knows nothing of blocks.
+struct ShortestFirst final : Scheduler {
+  void plan(const Snapshot& rows, Plan& out) override {
+    auto& order = out.order();
+    std::ranges::stable_sort(order, {}, [&](std::uint32_t i) {
+      return rows[i].n_remaining() - 0.5 * rows[i].waited_ms();
+    });
+    for (const std::uint32_t i : order)
+      if (!out.take(i)) break;
+  }
+};
+
+TEST(Engine, PolicyOfAFewLinesNeverStandsStill) {
+  static constexpr luna_scheduler_if kTable = make_scheduler_table<ShortestFirst>({});
+  void* self = nullptr;
+  luna_err err = make_err();
+  ASSERT_EQ(kTable.head.create(nullptr, nullptr, 0, &self, &err), LUNA_OK);
+  EngineRig rig({.n_kv_blocks = 8}, plugin::Instance<luna_scheduler_if>(&kTable, self, "srf"));
+  std::vector<test::Asked> asked;
+  for (std::uint32_t i = 0; i < 20; ++i)
+    asked.push_back(
+        rig.submit(EngineRig::request(test::some_prompt(10 + i * 5, i), 60), 1 + i % 3));
+  rig.run();
+  for (const auto& one : asked)
+    EXPECT_TRUE(one.ended());
+  rig.expect_empty();
+}
+
+}  // namespace
+}  // namespace luna::engine
