@@ -27,7 +27,7 @@ class GateTest : public ::testing::Test {
         pool_(kBlocks),
         table_(8, 8),
         gate_(scheduler_,
-              {.n_rows_max = 110,
+              {.n_rows_max = 100,
                .n_seqs_max = 2,
                .kv_block_tokens = kBlockTokens,
                .kv_block_bytes = 1,
@@ -134,9 +134,8 @@ TEST_F(GateTest, EveryIllegalActionIsRefused) {
 }
 
 TEST_F(GateTest, TokensBeyondTheStepAreRefused) {
-  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 100), run(2, 10)}), PlanFault::none);
-  table_[table_.order()[2]].n_prefill = 11;
-  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 100), run(2, 11)}), PlanFault::too_many_tokens);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 90), run(2, 10)}), PlanFault::none);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 91), run(2, 10)}), PlanFault::too_many_tokens);
 }
 
 TEST_F(GateTest, FailedCallAndCountBeyondTheTableAreRefused) {
