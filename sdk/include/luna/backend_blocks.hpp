@@ -153,6 +153,11 @@ class JobQueue {
   /// Changes with every push and close; read it before a pop that may fail, then sleep on it.
   [[nodiscard]] std::uint32_t signal() const { return signal_.load(std::memory_order_acquire); }
   void sleep(std::uint32_t seen) const { signal_.wait(seen, std::memory_order_acquire); }
+  /// Sleeps by the caller's way of waiting for a number to change.
+  void sleep(std::uint32_t seen,
+             void (*wait)(const std::atomic<std::uint32_t>&, std::uint32_t)) const {
+    wait(signal_, seen);
+  }
   [[nodiscard]] bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   void close() {
     closed_.store(true, std::memory_order_release);

@@ -1,0 +1,207 @@
+// The CPU backend: devices are teams of bound threads with a share of the host's memory.
+#include "executable.hpp"
+
+#include <luna/backend.hpp>
+
+#include <sys/sysinfo.h>
+
+#include <cpuid.h>
+#include <cstdio>
+#include <cstring>
+
+namespace luna::cpu {
+namespace {
+
+constexpr std::size_t kWeightsMax = 1 << 16;  // the largest models have a few thousand tensors
+constexpr std::size_t kBuffersMax = 1 << 10;  // three a model
+constexpr std::uint32_t kThreadsMax = 256;
+constexpr std::uint64_t kTouchStep = 4096;  // the smallest page
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(Host host, const luna_device_open& options)
+      : budget_(options.memory_bytes),
+        weights_(kWeightsMax),
+        buffers_(kBuffersMax),
+        team_(options.n_threads, options.first_cpu),
+        services_{host, &team_, &budget_, &buffers_, &weights_} {}
+
+  Result<std::uint64_t> weight_bytes(const luna_weight_desc& desc,
+                                     std::uint32_t numerics) override {
+    LUNA_TRY(check_numerics(numerics));
+    LUNA_TRY(const kernels::PackedForm form, plan(desc));
+    return weight_bytes_of(desc, form);
+  }
+  Result<std::uint64_t> scratch_bytes(const luna_program& program) override {
+    LUNA_TRY(check_numerics(program.numerics));
+    return scratch_bytes_of(program, team_.n_threads());
+  }
+  Result<std::uint64_t> kv_block_bytes(const luna_kv_layout& layout) override {
+    LUNA_TRY(check_kv_type(layout));
+    return kv_block_bytes_of(layout);
+  }
+  Result<void> supports(const luna_program& program, std::uint32_t op_idx) override {
+    LUNA_TRY(check_numerics(program.numerics));
+    if (!kOpRules[program.ops[op_idx].op].defined)
+      return Error{Code::unsupported, "the cpu backend does not have this op yet"};
+    if (program.ops[op_idx].op == LUNA_OP_ATTEND) return check_kv_type(program.kv);
+    return {};
+  }
+
+  Result<std::uint64_t> weight_begin(const luna_weight_desc& desc,
+                                     std::uint32_t numerics) override {
+    LUNA_TRY(const std::uint64_t bytes, weight_bytes(desc, numerics));
+    auto weight = std::make_unique<Weight>();
+    weight->desc = desc;
+    LUNA_TRY(weight->form, plan(desc));
+    LUNA_TRY(weight->memory, Reservation::make(&budget_, bytes, "weight"));
+    LUNA_TRY(weight->packed, arena_.take(kernels::packed_bytes(weight->form)));
+    if (weight->is_vector()) weight->vector.resize(desc.n_rows * desc.n_cols);
+    touch_strips(*weight);
+    return weights_.add(std::move(weight));
+  }
+  Result<void> weight_rows(std::uint64_t handle, const luna_weight_rows& rows) override {
+    Weight* weight = weights_.find(handle);
+    if (weight == nullptr) return unknown_weight(handle);
+    LUNA_TRY(check_weight_rows(weight->desc, rows));
+    return weight->load(rows);
+  }
+  Result<void> weight_end(std::uint64_t handle) override {
+    Weight* weight = weights_.find(handle);
+    if (weight == nullptr) return unknown_weight(handle);
+    if (weight->n_rows_loaded != weight->desc.n_rows)
+      return Error{Code::invalid_argument,
+                   "weight_end: " + std::to_string(weight->n_rows_loaded) + " rows of " +
+                       std::to_string(weight->desc.n_rows) + " were loaded"};
+    weight->is_complete = true;
+    return {};
+  }
+  void weight_free(std::uint64_t handle) override { weights_.remove(handle); }
+
+  Result<DeviceBuffer> alloc(std::uint32_t kind, std::uint64_t bytes) override {
+    auto buffer = std::make_unique<Buffer>();
+    LUNA_TRY(buffer->reservation, Reservation::make(&budget_, bytes, "buffer"));
+    LUNA_TRY(buffer->memory, Mapping::make(bytes));
+    buffer->kind = kind;
+    buffer->bytes = bytes;
+    std::byte* data = buffer->memory.data();
+    team_.run_and_wait([&](std::uint32_t thread) { touch(data, bytes, thread); });
+    LUNA_TRY(const std::uint64_t handle, buffers_.add(std::move(buffer)));
+    return DeviceBuffer{handle, kind == LUNA_BUFFER_OUT ? data : nullptr};
+  }
+  void free_buffer(std::uint64_t handle) override { buffers_.remove(handle); }
+
+  Result<std::unique_ptr<Executable>> compile(const luna_program& program,
+                                              std::span<const std::uint64_t> weights) override {
+    for (std::uint32_t i = 0; i < program.n_ops; ++i)
+      if (Result<void> can = supports(program, i); !can)
+        return can.error().in(op_name(program.ops[i].op));
+    return CpuExecutable::make(program, weights, services_);
+  }
+
+ private:
+  static Error unknown_weight(std::uint64_t handle) {
+    return {Code::invalid_argument, "there is no weight " + std::to_string(handle)};
+  }
+  /// The packed form before an op says how K is cut; what is stored does not depend on that.
+  static Result<kernels::PackedForm> plan(const luna_weight_desc& desc) {
+    return plan_weight(desc, linear_numerics(desc, desc.n_rows).segment);
+  }
+  /// Writes to each page of a thread's share of fresh, zeroed memory.
+  void touch(std::byte* data, std::uint64_t bytes, std::uint32_t thread) const {
+    const std::uint64_t n = team_.n_threads();
+    const std::uint64_t last = bytes * (thread + 1) / n;
+    for (std::uint64_t at = bytes * thread / n; at < last; at += kTouchStep)
+      data[at] = std::byte{0};
+  }
+  /// Threads share weights by strips, so shares of the memory are shares of the strips.
+  void touch_strips(const Weight& weight) {
+    const std::uint64_t bytes = kernels::packed_bytes(weight.form);
+    team_.run_and_wait([&](std::uint32_t thread) { touch(weight.packed.data, bytes, thread); });
+  }
+
+  MemoryBudget budget_;
+  WeightArena arena_;
+  HandleTable<Weight> weights_;
+  HandleTable<Buffer> buffers_;
+  ThreadTeam team_;
+  DeviceServices services_;
+};
+
+std::string cpu_name() {
+  char brand[49] = {};
+  unsigned regs[4] = {};
+  for (unsigned leaf = 0; leaf < 3; ++leaf) {
+    if (__get_cpuid(0x80000002U + leaf, &regs[0], &regs[1], &regs[2], &regs[3]) == 0) return "x86";
+    std::memcpy(brand + 16 * leaf, regs, sizeof(regs));
+  }
+  const std::string name = brand;
+  const std::size_t first = name.find_first_not_of(' ');
+  const std::size_t last = name.find_last_not_of(' ');
+  return first == std::string::npos ? "x86" : name.substr(first, last - first + 1);
+}
+
+/// Memory that the system can give without swapping; all of it if the system does not say.
+std::uint64_t available_bytes(std::uint64_t total_bytes) {
+  std::FILE* file = std::fopen("/proc/meminfo", "r");
+  if (file == nullptr) return total_bytes;
+  char line[128];
+  unsigned long long kib = total_bytes / 1024;
+  while (std::fgets(line, sizeof(line), file) != nullptr)
+    if (std::sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
+  std::fclose(file);
+  return kib * 1024;
+}
+
+class CpuBackend {
+ public:
+  static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings&) {
+    return std::unique_ptr<CpuBackend>(new CpuBackend(host));
+  }
+
+  std::optional<luna_device_info> device_info(std::uint32_t index) {
+    if (index != 0) return std::nullopt;
+    luna_device_info info{};
+    info.struct_size = sizeof(info);
+    struct sysinfo memory {};
+    if (sysinfo(&memory) == 0)
+      info.memory_bytes_total = std::uint64_t{memory.totalram} * memory.mem_unit;
+    info.memory_bytes_free = available_bytes(info.memory_bytes_total);
+    info.n_threads_max = std::min(usable_threads(), kThreadsMax);
+    info.numerics = 1U << LUNA_NUMERICS_I12;
+    info.kv_dtypes = 1U << LUNA_DTYPE_BF16;
+    std::snprintf(info.name, sizeof(info.name), "%s", cpu_name().c_str());
+    std::snprintf(info.detail,
+                  sizeof(info.detail),
+                  "%s, %u threads",
+                  kernels::select_kernels().name,
+                  info.n_threads_max);
+    return info;
+  }
+
+  Result<std::unique_ptr<Device>> open(const luna_device_open& options) {
+    luna_device_open chosen = options;
+    if (chosen.n_threads == 0) chosen.n_threads = usable_threads();
+    if (chosen.n_threads > kThreadsMax)
+      return Error{Code::invalid_argument,
+                   "n_threads = " + std::to_string(chosen.n_threads) + ": must be in 0.." +
+                       std::to_string(kThreadsMax)};
+    return std::unique_ptr<Device>(new CpuDevice(host_, chosen));
+  }
+
+ private:
+  explicit CpuBackend(Host host) : host_(host) {}
+  Host host_;
+};
+
+constexpr luna_backend_if kTable = make_backend_table<CpuBackend>();
+
+}  // namespace
+}  // namespace luna::cpu
+
+LUNA_DEFINE_PLUGIN("org.luna.backend.cpu",
+                   "cpu",
+                   "0.1.0",
+                   "x86-64 CPUs: quantized weights with 12-bit activations, BF16 KV.",
+                   LUNA_KIND_BACKEND,
+                   luna::cpu::kTable)

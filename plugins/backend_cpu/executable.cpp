@@ -1,0 +1,280 @@
+#include "executable.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace luna::cpu {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+std::uint64_t round_up(std::uint64_t n, std::uint64_t quantum) {
+  return (n + quantum - 1) / quantum * quantum;
+}
+
+std::uint64_t rope_table_bytes(const luna_program& p, const OpReader& op) {
+  return std::uint64_t{p.n_positions_max} * op.attr(LUNA_ROPE_N_ROT) * sizeof(float);
+}
+
+/// Whether two rope ops read the same table.
+bool same_table(const OpReader& a, const OpReader& b) {
+  return a.op().op == LUNA_OP_ROPE && b.op().op == LUNA_OP_ROPE && a.in(1).slot == b.in(1).slot &&
+         a.attr(LUNA_ROPE_N_ROT) == b.attr(LUNA_ROPE_N_ROT) &&
+         a.attr(LUNA_ROPE_MAGNITUDE) == b.attr(LUNA_ROPE_MAGNITUDE);
+}
+/// The first op whose table op i shares: i itself if none before does.
+std::uint32_t table_owner(const luna_program& p, std::uint32_t i) {
+  for (std::uint32_t j = 0; j < i; ++j)
+    if (same_table(OpReader(p, p.ops[j]), OpReader(p, p.ops[i]))) return j;
+  return i;
+}
+
+struct ArenaPlan {
+  std::uint64_t shared_bytes = 0;
+  std::uint64_t private_stride = 0;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t n_threads) const {
+    return shared_bytes + n_threads * private_stride;
+  }
+};
+ArenaPlan plan_arena(const Schedule& narrow, const Schedule& wide) {
+  return {round_up(std::max(narrow.shared_bytes, wide.shared_bytes), kPage),
+          round_up(std::max(narrow.private_bytes, wide.private_bytes), kPage)};
+}
+/// Programs whose steps are all narrow need no wide schedule.
+bool needs_wide(const luna_program& program) {
+  return program.n_rows_max > kNarrowRows;
+}
+
+bool has_slot(const luna_program& program, std::uint32_t kind) {
+  return std::any_of(program.slots, program.slots + program.n_slots, [&](const luna_slot& slot) {
+    return slot.kind == kind;
+  });
+}
+
+}  // namespace
+
+Result<void> check_numerics(std::uint32_t numerics) {
+  static constexpr const char* kNames[] = {"f32", "i12", "i8", "bf16"};
+  if (numerics == LUNA_NUMERICS_I12) return {};
+  const std::string name = numerics <= LUNA_NUMERICS_BF16 ? kNames[numerics] : "unknown";
+  return Error{Code::unsupported, "numerics '" + name + "' is not built yet; use i12"};
+}
+
+Result<void> check_kv_type(const luna_kv_layout& layout) {
+  static constexpr const char* kNames[] = {
+      "f32", "f16", "bf16", "i8", "u8", "i32", "u32", "f8_e4m3", "f8_e5m2", "f64"};
+  if (layout.dtype != LUNA_DTYPE_BF16)
+    return Error{Code::unsupported,
+                 std::string("KV of type '") +
+                     (layout.dtype < std::size(kNames) ? kNames[layout.dtype] : "unknown") +
+                     "' is not built yet; use bf16"};
+  if (layout.head_dim % 32 != 0 || layout.head_dim > 256)
+    return Error{Code::unsupported,
+                 "head_dim = " + std::to_string(layout.head_dim) +
+                     ": must be a multiple of 32, at most 256"};
+  return {};
+}
+
+std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
+  const kernels::KvShape shape{static_cast<int>(kv.n_kv_heads),
+                               static_cast<int>(kv.head_dim),
+                               static_cast<int>(kv.block_tokens)};
+  return kv.n_layers * kernels::kv_block_bytes(shape);
+}
+
+Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads) {
+  CompileInput input;
+  input.program = &program;
+  LUNA_TRY(const Schedule narrow, compile_schedule(input, Width::narrow));
+  Schedule wide;
+  if (needs_wide(program)) {
+    LUNA_TRY(wide, compile_schedule(input, Width::wide));
+  }
+  std::uint64_t bytes = plan_arena(narrow, wide).bytes(n_threads);
+  for (std::uint32_t i = 0; i < program.n_ops; ++i)
+    if (program.ops[i].op == LUNA_OP_ROPE && table_owner(program, i) == i)
+      bytes += rope_table_bytes(program, OpReader(program, program.ops[i]));
+  return bytes;
+}
+
+Result<std::unique_ptr<Executable>> CpuExecutable::make(const luna_program& program,
+                                                        std::span<const std::uint64_t> weights,
+                                                        const DeviceServices& services) {
+  LUNA_TRY(check_numerics(program.numerics));
+  if (program.kv.n_layers != 0) LUNA_TRY(check_kv_type(program.kv));
+  std::unique_ptr<CpuExecutable> made(new CpuExecutable(services));
+  made->program_ = Program::copy_of(program);
+  made->abi_ = made->program_.abi();
+  made->bounds_ = step_bounds(made->abi_);
+  LUNA_TRY(const std::uint64_t bytes, scratch_bytes_of(program, services.team->n_threads()));
+  LUNA_TRY(made->reservation_, Reservation::make(services.budget, bytes, "scratch"));
+  CompileInput input;
+  input.program = &made->abi_;
+  LUNA_TRY(made->find_weights(weights, &input));
+  made->make_rope_tables(&input);
+  LUNA_TRY(made->narrow_, compile_schedule(input, Width::narrow));
+  if (needs_wide(program)) {
+    LUNA_TRY(made->wide_, compile_schedule(input, Width::wide));
+  }
+  LUNA_TRY(made->allocate(bytes));
+  return std::unique_ptr<Executable>(std::move(made));
+}
+
+Result<void> CpuExecutable::find_weights(std::span<const std::uint64_t> handles,
+                                         CompileInput* input) {
+  input->weights.assign(abi_.n_slots, nullptr);
+  for (std::uint32_t i = 0; i < abi_.n_views; ++i) {
+    const luna_view& view = abi_.views[i];
+    const luna_slot& slot = abi_.slots[view.slot];
+    if (slot.kind != LUNA_SLOT_WEIGHT) continue;
+    const Weight* weight = services_.weights->find(handles[slot.index]);
+    if (weight == nullptr || !weight->is_complete)
+      return Error{Code::invalid_argument,
+                   "weight " + std::to_string(slot.index) + " is not a loaded weight"};
+    LUNA_TRY(check_weight_shape(view, weight->desc, slot.index));
+    input->weights[view.slot] = weight;
+  }
+  return {};
+}
+
+void CpuExecutable::make_rope_tables(CompileInput* input) {
+  input->ropes.assign(abi_.n_ops, nullptr);
+  for (std::uint32_t i = 0; i < abi_.n_ops; ++i) {
+    const OpReader op(abi_, abi_.ops[i]);
+    if (op.op().op != LUNA_OP_ROPE) continue;
+    const std::uint32_t owner = table_owner(abi_, i);
+    if (owner != i) {
+      input->ropes[i] = input->ropes[owner];
+      continue;
+    }
+    auto table = std::make_unique<RopeTable>();
+    table->n_pairs = op.attr(LUNA_ROPE_N_ROT) / 2;
+    const auto* frequencies = static_cast<const double*>(op.slot(op.in(1)).data);
+    const float magnitude = op.attr_f32(LUNA_ROPE_MAGNITUDE);
+    for (std::uint32_t position = 0; position < abi_.n_positions_max; ++position)
+      for (std::uint32_t pair = 0; pair < table->n_pairs; ++pair) {
+        const double angle = position * frequencies[pair];
+        table->cosine.push_back(static_cast<float>(std::cos(angle)) * magnitude);
+        table->sine.push_back(static_cast<float>(std::sin(angle)) * magnitude);
+      }
+    input->ropes[i] = table.get();
+    ropes_.push_back(std::move(table));
+  }
+}
+
+Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
+  const ArenaPlan plan = plan_arena(narrow_, wide_);
+  const std::uint32_t n_threads = services_.team->n_threads();
+  if (plan.bytes(n_threads) > bytes)
+    return Error{Code::internal,
+                 "the arena outgrew its plan of " + std::to_string(bytes) +
+                     " bytes: " + std::to_string(plan.bytes(n_threads))};
+  LUNA_TRY(arena_, Mapping::make(plan.bytes(n_threads)));
+  shared_bytes_ = plan.shared_bytes;
+  private_stride_ = plan.private_stride;
+  services_.team->run_and_wait([&](std::uint32_t thread) {  // first touch by who will use it
+    std::memset(arena_.data() + shared_bytes_ + thread * private_stride_, 0, private_stride_);
+    if (thread == 0) std::memset(arena_.data(), 0, shared_bytes_);
+  });
+  for (Pending& pending : pending_) {
+    StepContext& c = pending.context;
+    pending.owner = this;
+    c.team = services_.team;
+    c.kernels = &kernels::select_kernels();
+    c.host = services_.host;
+    c.shared = arena_.data();
+    c.private_memory = arena_.data() + shared_bytes_;
+    c.private_stride = private_stride_;
+    c.kv.shape = {static_cast<int>(abi_.kv.n_kv_heads),
+                  static_cast<int>(abi_.kv.head_dim),
+                  static_cast<int>(abi_.kv.block_tokens)};
+    c.kv.block_bytes = kv_block_bytes_of(abi_.kv);
+  }
+  return {};
+}
+
+Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) const {
+  StepBounds bounds = bounds_;
+  context->kv.base = nullptr;
+  context->logits = nullptr;
+  context->candidates = nullptr;
+  context->comm = nullptr;
+  for (std::uint32_t i = 0; i < step.n_binds; ++i) {
+    const luna_bind& bind = step.binds[i];
+    if (bind.slot >= abi_.n_slots)
+      return Error{Code::invalid_argument,
+                   "step: bind to slot " + std::to_string(bind.slot) + " of " +
+                       std::to_string(abi_.n_slots)};
+    const std::uint32_t kind = abi_.slots[bind.slot].kind;
+    if (kind == LUNA_SLOT_COMM) {
+      context->comm = static_cast<const luna_comm*>(bind.comm);
+      continue;
+    }
+    const Buffer* buffer = services_.buffers->find(bind.buffer);
+    if (buffer == nullptr)
+      return Error{Code::invalid_argument,
+                   "step: there is no buffer " + std::to_string(bind.buffer)};
+    if (kind == LUNA_SLOT_KV && buffer->kind == LUNA_BUFFER_KV) {
+      context->kv.base = buffer->memory.data();
+      bounds.n_kv_blocks = buffer->bytes / context->kv.block_bytes;
+    }
+    if (buffer->kind != LUNA_BUFFER_OUT || buffer->bytes < out_bytes(abi_, kind)) continue;
+    if (kind == LUNA_SLOT_LOGITS) context->logits = reinterpret_cast<float*>(buffer->memory.data());
+    if (kind == LUNA_SLOT_CANDIDATES)
+      context->candidates = reinterpret_cast<std::uint32_t*>(buffer->memory.data());
+  }
+  const std::pair<std::uint32_t, const void*> needed[] = {
+      {LUNA_SLOT_KV, context->kv.base},
+      {LUNA_SLOT_LOGITS, context->logits},
+      {LUNA_SLOT_CANDIDATES, context->candidates},
+      {LUNA_SLOT_COMM, context->comm}};
+  for (const auto& [kind, memory] : needed)
+    if (memory == nullptr && has_slot(abi_, kind))
+      return Error{Code::invalid_argument,
+                   "step: nothing (or too little) is bound to the slot of "
+                   "kind " +
+                       std::to_string(kind)};
+  return check_step(bounds, step);
+}
+
+Result<void> CpuExecutable::submit(const luna_step& step) {
+  if (n_pending_.load(std::memory_order_acquire) == kPendingMax)
+    return Error{Code::exhausted,
+                 "step: " + std::to_string(kPendingMax) + " steps are under way already"};
+  Pending& pending = pending_[next_];
+  StepContext& context = pending.context;
+  LUNA_TRY(bind(step, &context));
+  context.step = step;
+  context.schedule = step.n_rows <= kNarrowRows ? &narrow_ : &wide_;
+  context.status.store(LUNA_OK, std::memory_order_relaxed);
+  context.wait_ns = 0;
+  n_pending_.fetch_add(1, std::memory_order_acq_rel);
+  const TeamJob job{
+      [](void* c, std::uint32_t thread) { run_step(static_cast<Pending*>(c)->context, thread); },
+      &CpuExecutable::finish,
+      &pending};
+  if (!services_.team->submit(job)) {
+    n_pending_.fetch_sub(1, std::memory_order_acq_rel);
+    return Error{Code::exhausted, "step: the device's queue is full"};
+  }
+  next_ = (next_ + 1) % kPendingMax;
+  return {};
+}
+
+void CpuExecutable::finish(void* context) {
+  auto* pending = static_cast<Pending*>(context);
+  const StepContext& c = pending->context;
+  luna_step_result result{};
+  result.struct_size = sizeof(result);
+  result.status = c.status.load(std::memory_order_relaxed);
+  result.message = result.status == LUNA_OK ? "" : "communication with another device failed";
+  result.wait_ns = c.wait_ns;
+  result.busy_ns = c.host.now_ns() - c.start_ns - c.wait_ns;
+  const auto done = c.step.done;
+  void* done_context = c.step.done_context;
+  // Before `done`: it may submit the next step from another thread at once.
+  pending->owner->n_pending_.fetch_sub(1, std::memory_order_acq_rel);
+  done(done_context, &result);
+}
+
+}  // namespace luna::cpu

@@ -1,0 +1,78 @@
+// A program compiled for a CPU device: two schedules, one arena, and the steps under way.
+#pragma once
+
+#include "memory.hpp"
+#include "run.hpp"
+#include "schedule.hpp"
+#include "thread_team.hpp"
+
+#include <luna/backend.hpp>
+
+#include <array>
+
+namespace luna::cpu {
+
+struct Buffer {
+  std::uint32_t kind = 0;
+  std::uint64_t bytes = 0;
+  Mapping memory;
+  Reservation reservation;
+};
+
+/// What an executable uses of its device; the device outlives it.
+struct DeviceServices {
+  Host host;
+  ThreadTeam* team;
+  MemoryBudget* budget;
+  const HandleTable<Buffer>* buffers;
+  const HandleTable<Weight>* weights;
+};
+
+/// Errors  unsupported: a class of arithmetic or a KV type that is not built, by name
+Result<void> check_numerics(std::uint32_t numerics);
+Result<void> check_kv_type(const luna_kv_layout& layout);
+std::uint64_t kv_block_bytes_of(const luna_kv_layout& layout);
+
+/// Bytes a program takes beside its weights and KV.
+Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads);
+
+class CpuExecutable final : public Executable {
+ public:
+  static Result<std::unique_ptr<Executable>> make(const luna_program& program,
+                                                  std::span<const std::uint64_t> weights,
+                                                  const DeviceServices& services);
+  Result<void> submit(const luna_step& step) override;
+
+ private:
+  /// Steps one program may have under way: core sends the next one while one runs, no more.
+  static constexpr std::uint32_t kPendingMax = 4;
+
+  explicit CpuExecutable(const DeviceServices& services) : services_(services) {}
+  Result<void> find_weights(std::span<const std::uint64_t> handles, CompileInput* input);
+  void make_rope_tables(CompileInput* input);
+  Result<void> allocate(std::uint64_t bytes);
+  Result<void> bind(const luna_step& step, StepContext* context) const;
+  static void finish(void* context);
+
+  struct Pending {
+    StepContext context;
+    CpuExecutable* owner = nullptr;
+  };
+
+  const DeviceServices services_;
+  Program program_;
+  luna_program abi_{};  // of program_
+  StepBounds bounds_;
+  std::vector<std::unique_ptr<RopeTable>> ropes_;
+  Schedule narrow_;
+  Schedule wide_;
+  Reservation reservation_;
+  Mapping arena_;
+  std::uint64_t private_stride_ = 0;
+  std::uint64_t shared_bytes_ = 0;
+  std::array<Pending, kPendingMax> pending_;
+  std::uint32_t next_ = 0;  // [step]
+  std::atomic<std::uint32_t> n_pending_{0};
+};
+
+}  // namespace luna::cpu

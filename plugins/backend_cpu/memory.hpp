@@ -1,0 +1,53 @@
+// Large memory for weights, KV and scratch: 2 MiB aligned and advised, because a step reads all of
+// a model and small pages cost a quarter of the bandwidth.
+#pragma once
+
+#include <luna/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace luna::cpu {
+
+/// Zeroed pages. A resource: owns its mapping.
+class Mapping {
+ public:
+  Mapping() = default;
+  /// Errors  exhausted: the operating system has no room
+  static Result<Mapping> make(std::uint64_t bytes);
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  void* base_ = nullptr;
+  std::uint64_t base_bytes_ = 0;
+  std::byte* data_ = nullptr;  // 2 MiB aligned
+  std::uint64_t bytes_ = 0;
+};
+
+/// A piece of an arena's chunk. The chunk goes with its last piece: hence the shared pointer.
+struct ArenaPiece {
+  std::shared_ptr<const Mapping> chunk;
+  std::byte* data = nullptr;
+};
+
+/// Weights one after the other in large chunks, in the order they are loaded, which is the order a
+/// step reads them in. [main]
+class WeightArena {
+ public:
+  Result<ArenaPiece> take(std::uint64_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<const Mapping> chunk_;
+  std::uint64_t used_ = 0;
+};
+
+}  // namespace luna::cpu

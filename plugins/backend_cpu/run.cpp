@@ -1,0 +1,503 @@
+#include "run.hpp"
+
+#include <luna/float16.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace luna::cpu {
+namespace {
+
+struct Range {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+  [[nodiscard]] std::uint32_t size() const { return last - first; }
+};
+
+/// Consecutive rows of one sequence at consecutive positions.
+struct RowRun {
+  std::uint32_t seq = 0;
+  std::uint32_t first_row = 0;
+  std::uint32_t n_rows = 0;
+};
+
+class StepThread {
+ public:
+  StepThread(StepContext& context, std::uint32_t thread)
+      : c_(context),
+        s_(*context.schedule),
+        k_(*context.kernels),
+        thread_(thread),
+        n_threads_(context.team->n_threads()),
+        own_(context.private_memory + thread * context.private_stride) {}
+
+  void run() {
+    std::uint32_t i = 0;
+    for (const std::uint32_t end : s_.phase_ends) {
+      if (i != 0) c_.team->barrier();
+      for (; i < end; ++i)
+        if (c_.status.load(std::memory_order_relaxed) == LUNA_OK) run_op(s_.ops[i]);
+    }
+  }
+
+ private:
+  // ---- Sharing out
+
+  [[nodiscard]] Range share(std::uint32_t n) const {
+    const std::uint64_t total = n;
+    return {static_cast<std::uint32_t>(total * thread_ / n_threads_),
+            static_cast<std::uint32_t>(total * (thread_ + 1) / n_threads_)};
+  }
+  [[nodiscard]] std::uint32_t n_rows(RowCount rows) const {
+    return rows == RowCount::step ? c_.step.n_rows : c_.step.n_out_rows;
+  }
+  [[nodiscard]] Range rows_of(const CompiledOp& op, RowCount rows) const {
+    const std::uint32_t n = n_rows(rows);
+    return op.split == Split::every_thread ? Range{0, n} : share(n);
+  }
+  /// This thread's columns of a tensor: whole strips, as linear ops share them.
+  [[nodiscard]] Range columns_of(std::uint32_t width) const {
+    const Range strips = share((width + 15) / 16);
+    return {16 * strips.first, std::min(16 * strips.last, width)};
+  }
+
+  // ---- Tensors
+
+  [[nodiscard]] std::byte* base(bool is_private) const { return is_private ? own_ : c_.shared; }
+  [[nodiscard]] std::byte* bytes(const TensorRef& t, std::uint32_t row) const {
+    return base(t.is_private) + t.offset + t.column_bytes + row * t.stride_bytes;
+  }
+  [[nodiscard]] float* floats(const TensorRef& t, std::uint32_t row) const {
+    return reinterpret_cast<float*>(bytes(t, row));
+  }
+  static std::int64_t stride_floats(const TensorRef& t) {
+    return static_cast<std::int64_t>(t.stride_bytes / sizeof(float));
+  }
+  [[nodiscard]] kernels::QuantizedRows quantized(const ActivationBuffer& b) const {
+    return kernels::place_quantized_rows(
+        base(b.is_private) + b.offset, n_rows(b.rows), b.k, b.group, b.bits);
+  }
+  [[nodiscard]] kernels::DenseRows dense(const ActivationBuffer& b) const {
+    return kernels::place_dense_rows(base(b.is_private) + b.offset, n_rows(b.rows), b.k);
+  }
+
+  /// Calls body(first, last) with pointers-ready column ranges for every row of an elementwise op.
+  template <typename Body>
+  void for_own_columns(const CompiledOp& op, Body&& body) const {
+    const Range columns = columns_of(op.out.width);
+    if (columns.size() == 0) return;
+    for (std::uint32_t row = 0; row < n_rows(op.out.rows); ++row)
+      body(row, columns);
+  }
+
+  void run_op(const CompiledOp& op) {
+    switch (op.action) {
+      case Action::embed:
+        return run_embed(op);
+      case Action::rms_norm:
+      case Action::layer_norm:
+        return run_norm(op);
+      case Action::quantize:
+        return run_quantize(op);
+      case Action::linear:
+        return run_linear(op);
+      case Action::rope:
+        return op.split == Split::heads ? for_own_heads(&StepThread::rope_head, op)
+                                        : run_rope_rows(op);
+      case Action::kv_write:
+        return op.split == Split::heads ? for_own_heads(&StepThread::kv_write_head, op)
+                                        : run_kv_write_rows(op);
+      case Action::attend:
+        return op.split == Split::heads ? for_own_heads(&StepThread::attend_head, op)
+                                        : run_attend_tasks(op);
+      case Action::act_mul:
+      case Action::add:
+      case Action::scale:
+      case Action::softcap:
+        return run_elementwise(op);
+      case Action::gather_rows:
+        return run_gather(op);
+      case Action::copy_rows:
+        return run_copy(op);
+      case Action::logits:
+        return run_logits(op);
+      case Action::score_chunks:
+        return run_score_chunks(op);
+      case Action::merge_chunks:
+        return run_merge_chunks(op);
+      case Action::kv_copy:
+      case Action::send:
+      case Action::recv:
+      case Action::all_reduce:
+      case Action::barrier:
+        if (thread_ == 0) run_leader_op(op);
+        return;
+    }
+  }
+
+  // ---- Rows
+
+  void run_embed(const CompiledOp& op) const {
+    const Range rows = rows_of(op, op.out.rows);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row)
+      k_.unpack_row(
+          op.weight->form, op.weight->packed.data, c_.step.token_ids[row], floats(op.out, row));
+  }
+  void run_norm(const CompiledOp& op) const {
+    const Range rows = rows_of(op, op.out.rows);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
+      const float* x = floats(op.in[0], row);
+      float* y = floats(op.out, row);
+      if (op.action == Action::rms_norm)
+        k_.rms_norm(x, op.vector, op.out.width, op.number, y);
+      else
+        k_.layer_norm({x, op.vector, op.bias, op.out.width, op.number, y});
+    }
+  }
+  void run_quantize(const CompiledOp& op) const {
+    const ActivationBuffer& buffer = s_.activations[op.activation];
+    const Range rows = rows_of(op, buffer.rows);
+    if (rows.size() == 0) return;
+    const float* x = floats(op.in[0], rows.first);
+    if (buffer.is_dense) {
+      const kernels::DenseRows out = dense(buffer);
+      k_.round_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
+    } else {
+      const kernels::QuantizedRows out = quantized(buffer);
+      k_.quantize_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
+    }
+  }
+  void run_gather(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::out);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row)
+      std::memcpy(bytes(op.out, row),
+                  bytes(op.in[0], c_.step.out_rows[row]),
+                  op.out.width * dtype_bytes(op.out.dtype));
+  }
+  void run_copy(const CompiledOp& op) const {
+    const Range rows = rows_of(op, op.out.rows);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
+      if (op.in[0].dtype == op.out.dtype) {
+        std::memcpy(
+            bytes(op.out, row), bytes(op.in[0], row), op.out.width * dtype_bytes(op.out.dtype));
+        continue;
+      }
+      for (std::uint32_t i = 0; i < op.out.width; ++i)
+        store(bytes(op.out, row), op.out.dtype, i, load(bytes(op.in[0], row), op.in[0].dtype, i));
+    }
+  }
+  static float load(const std::byte* row, std::uint32_t dtype, std::uint32_t i) {
+    if (dtype == LUNA_DTYPE_F32) return reinterpret_cast<const float*>(row)[i];
+    const std::uint16_t half = reinterpret_cast<const std::uint16_t*>(row)[i];
+    return dtype == LUNA_DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+  }
+  static void store(std::byte* row, std::uint32_t dtype, std::uint32_t i, float x) {
+    if (dtype == LUNA_DTYPE_F32)
+      reinterpret_cast<float*>(row)[i] = x;
+    else
+      reinterpret_cast<std::uint16_t*>(row)[i] =
+          dtype == LUNA_DTYPE_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+  }
+
+  // ---- Columns
+
+  void run_linear(const CompiledOp& op) const {
+    const ActivationBuffer& buffer = s_.activations[op.activation];
+    const Range strips = share(static_cast<std::uint32_t>(op.form->n_strips));
+    if (n_rows(buffer.rows) == 0 || strips.size() == 0) return;
+    kernels::QuantizedRows quantized_rows;
+    kernels::DenseRows dense_rows;
+    kernels::LinearArgs args;
+    args.form = op.form.get();
+    args.packed = op.weight->packed.data;
+    if (buffer.is_dense) {
+      dense_rows = dense(buffer);
+      args.dense = &dense_rows;
+    } else {
+      quantized_rows = quantized(buffer);
+      args.quantized = &quantized_rows;
+    }
+    args.n_rows = n_rows(buffer.rows);
+    args.first_strip = strips.first;
+    args.n_strips = strips.size();
+    args.y = floats(op.out, 0);
+    args.y_stride = stride_floats(op.out);
+    args.scratch = own_ + s_.kernel_scratch;
+    k_.linear(args);
+    if (op.vector == nullptr) return;
+    for_own_columns(op, [&](std::uint32_t row, Range c) {
+      float* y = floats(op.out, row) + c.first;
+      k_.add(y, op.vector + c.first, c.size(), y);
+    });
+  }
+  void run_elementwise(const CompiledOp& op) const {
+    for_own_columns(op, [&](std::uint32_t row, Range c) {
+      const float* a = floats(op.in[0], row) + c.first;
+      float* y = floats(op.out, row) + c.first;
+      switch (op.action) {
+        case Action::act_mul:
+          return k_.act_mul(op.kind == LUNA_ACT_GELU_TANH ? kernels::Activation::gelu_tanh
+                                                          : kernels::Activation::silu,
+                            a,
+                            floats(op.in[1], row) + c.first,
+                            c.size(),
+                            y);
+        case Action::add:
+          return k_.add(a, floats(op.in[1], row) + c.first, c.size(), y);
+        case Action::scale:
+          return k_.scale(a, op.number, c.size(), y);
+        default:
+          return k_.softcap(a, op.number, c.size(), y);
+      }
+    });
+  }
+  void run_logits(const CompiledOp& op) const {
+    const TensorRef& x = op.in[0];
+    const Range columns = columns_of(x.width);
+    for (std::uint32_t row = 0; row < n_rows(x.rows); ++row)
+      if ((c_.step.out_flags[row] & LUNA_OUT_LOGITS) != 0)
+        std::memcpy(c_.logits + std::size_t{row} * x.width + columns.first,
+                    floats(x, row) + columns.first,
+                    columns.size() * sizeof(float));
+  }
+
+  // ---- Heads
+
+  [[nodiscard]] const std::uint32_t* table_of(std::uint32_t seq) const {
+    return c_.step.block_tables + std::size_t{seq} * c_.step.block_table_stride;
+  }
+  [[nodiscard]] kernels::KvView kv_of(std::uint32_t layer, std::uint32_t seq) const {
+    kernels::KvView kv;
+    kv.shape = c_.kv.shape;
+    kv.base = c_.kv.base + layer * kernels::kv_block_bytes(c_.kv.shape);
+    kv.block_stride_bytes = c_.kv.block_bytes;
+    kv.table = table_of(seq);
+    return kv;
+  }
+  [[nodiscard]] std::uint32_t n_kv_heads() const {
+    return static_cast<std::uint32_t>(c_.kv.shape.n_kv_heads);
+  }
+
+  /// Calls body(run) for the runs of a sequence, at most rows_max rows each.
+  template <typename Body>
+  void for_runs(std::uint32_t seq, std::uint32_t rows_max, Body&& body) const {
+    const std::uint32_t end = c_.step.seq_first_row[seq + 1];
+    std::uint32_t row = c_.step.seq_first_row[seq];
+    while (row < end) {
+      std::uint32_t n = 1;
+      while (row + n < end && n < rows_max &&
+             c_.step.positions[row + n] == c_.step.positions[row] + n)
+        ++n;
+      body(RowRun{seq, row, n});
+      row += n;
+    }
+  }
+  /// Calls the member for this thread's share of (sequence, KV head).
+  void for_own_heads(void (StepThread::*body)(const CompiledOp&, std::uint32_t, std::uint32_t)
+                         const,
+                     const CompiledOp& op) const {
+    const Range units = share(c_.step.n_seqs * n_kv_heads());
+    for (std::uint32_t unit = units.first; unit < units.last; ++unit)
+      (this->*body)(op, unit / n_kv_heads(), unit % n_kv_heads());
+  }
+
+  [[nodiscard]] kernels::RopeArgs rope_args(const CompiledOp& op, std::uint32_t row) const {
+    const RopeTable& table = *op.rope;
+    const std::size_t at = std::size_t{c_.step.positions[row]} * table.n_pairs;
+    kernels::RopeArgs args;
+    args.style =
+        op.kind == LUNA_ROPE_HALVES ? kernels::RopeStyle::halves : kernels::RopeStyle::interleaved;
+    args.n_heads = static_cast<int>(op.n_heads);
+    args.head_dim = static_cast<int>(op.head_dim);
+    args.n_rot = static_cast<int>(2 * table.n_pairs);
+    args.cosine = table.cosine.data() + at;
+    args.sine = table.sine.data() + at;
+    args.x = floats(op.in[0], row);
+    args.y = floats(op.out, row);
+    return args;
+  }
+  void run_rope_rows(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::step);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row)
+      k_.rope(rope_args(op, row));
+  }
+  void rope_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    const std::uint32_t heads = op.n_heads / n_kv_heads();
+    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
+         ++row) {
+      kernels::RopeArgs args = rope_args(op, row);
+      args.n_heads = static_cast<int>(heads);
+      args.x += std::size_t{kv_head} * heads * op.head_dim;
+      args.y += std::size_t{kv_head} * heads * op.head_dim;
+      k_.rope(args);
+    }
+  }
+
+  void run_kv_write_rows(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::step);
+    std::uint32_t seq = 0;
+    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
+      while (row >= c_.step.seq_first_row[seq + 1])
+        ++seq;
+      k_.kv_write({kv_of(op.layer, seq),
+                   c_.step.positions[row],
+                   floats(op.in[0], row),
+                   floats(op.in[1], row)});
+    }
+  }
+  void kv_write_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    kernels::KvView kv = kv_of(op.layer, seq);
+    kv.base += kv_head * kernels::kv_head_bytes(kv.shape);
+    kv.shape.n_kv_heads = 1;
+    const std::size_t at = kv_head * static_cast<std::size_t>(kv.shape.head_dim);
+    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
+         ++row)
+      k_.kv_write(
+          {kv, c_.step.positions[row], floats(op.in[0], row) + at, floats(op.in[1], row) + at});
+  }
+
+  void attend(const CompiledOp& op, const RowRun& run, std::uint32_t kv_head) const {
+    const std::uint32_t group_heads = op.n_heads / n_kv_heads();
+    const std::size_t at =
+        std::size_t{kv_head} * group_heads * static_cast<std::size_t>(c_.kv.shape.head_dim);
+    kernels::AttendArgs args;
+    args.kv = kv_of(op.layer, run.seq);
+    args.kv_head = static_cast<int>(kv_head);
+    args.group_heads = static_cast<int>(group_heads);
+    args.first_position = c_.step.positions[run.first_row];
+    args.n_rows = run.n_rows;
+    args.window = op.window;
+    args.scale = op.number;
+    args.softcap = op.softcap;
+    args.q = floats(op.in[0], run.first_row) + at;
+    args.q_stride = stride_floats(op.in[0]);
+    args.out = floats(op.out, run.first_row) + at;
+    args.out_stride = stride_floats(op.out);
+    args.scratch = own_ + s_.kernel_scratch;
+    k_.attend(args);
+  }
+  void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    for_runs(seq, kNarrowRows, [&](const RowRun& run) { attend(op, run, kv_head); });
+  }
+  /// Neighbouring tasks cost about the same, so dealing them in turn balances the threads.
+  void run_attend_tasks(const CompiledOp& op) const {
+    std::uint32_t task = 0;
+    for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
+      for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
+        for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
+          if (task++ % n_threads_ == thread_) attend(op, run, head);
+      });
+  }
+
+  // ---- Candidates
+
+  [[nodiscard]] static std::uint32_t n_chunks_of(std::uint32_t width) {
+    return (width + kernels::kLogitsChunk - 1) / kernels::kLogitsChunk;
+  }
+  [[nodiscard]] kernels::LogitsState* states_of(std::uint32_t row, std::uint32_t n_chunks) const {
+    return reinterpret_cast<kernels::LogitsState*>(c_.shared + s_.chunk_states) +
+           std::size_t{row} * n_chunks;
+  }
+  [[nodiscard]] bool wants_candidates(std::uint32_t row) const {
+    return (c_.step.out_flags[row] & LUNA_OUT_CANDIDATES) != 0;
+  }
+  void run_score_chunks(const CompiledOp& op) const {
+    const std::uint32_t width = op.in[0].width;
+    const std::uint32_t n_chunks = n_chunks_of(width);
+    std::uint32_t task = 0;
+    for (std::uint32_t row = 0; row < c_.step.n_out_rows; ++row) {
+      if (!wants_candidates(row)) continue;
+      for (std::uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
+        if (task++ % n_threads_ != thread_) continue;
+        const std::uint32_t first = chunk * kernels::kLogitsChunk;
+        const auto n =
+            static_cast<int>(std::min<std::uint32_t>(kernels::kLogitsChunk, width - first));
+        k_.logits_chunk(floats(op.in[0], row),
+                        first,
+                        n,
+                        static_cast<int>(op.k),
+                        states_of(row, n_chunks) + chunk);
+      }
+    }
+  }
+  void run_merge_chunks(const CompiledOp& op) const {
+    const Range rows = share(c_.step.n_out_rows);
+    const std::uint32_t n_chunks = n_chunks_of(op.in[0].width);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
+      if (!wants_candidates(row)) continue;
+      std::uint32_t* out = c_.candidates + std::size_t{row} * 2 * (op.k + 1);
+      auto* found = reinterpret_cast<kernels::Candidate*>(out);
+      float log_sum_exp = 0.0F;
+      const int n = kernels::merge_logits(states_of(row, n_chunks),
+                                          static_cast<int>(n_chunks),
+                                          static_cast<int>(op.k),
+                                          found,
+                                          &log_sum_exp);
+      // Fewer than k numbers in the row: the rest can never be drawn.
+      for (std::uint32_t i = static_cast<std::uint32_t>(n); i < op.k; ++i)
+        found[i] = {-std::numeric_limits<float>::infinity(), 0};
+      out[2 * op.k] = std::bit_cast<std::uint32_t>(log_sum_exp);
+      out[2 * op.k + 1] = 0;
+    }
+  }
+
+  // ---- The leader alone
+
+  void run_leader_op(const CompiledOp& op) {
+    if (op.action == Action::kv_copy) {
+      for (std::uint32_t i = 0; i < c_.step.n_kv_copies; ++i)
+        std::memmove(c_.kv.base + c_.step.kv_copies[i].to_block * c_.kv.block_bytes,
+                     c_.kv.base + c_.step.kv_copies[i].from_block * c_.kv.block_bytes,
+                     c_.kv.block_bytes);
+      return;
+    }
+    const std::uint64_t start_ns = c_.host.now_ns();
+    const luna_status status = communicate(op);
+    c_.wait_ns += c_.host.now_ns() - start_ns;
+    if (status != LUNA_OK) c_.status.store(status, std::memory_order_relaxed);
+  }
+  luna_status communicate(const CompiledOp& op) {
+    const luna_comm& comm = *c_.comm;
+    if (op.action == Action::barrier) {  // a sum nobody reads: all ranks have arrived with it
+      const float one = 1.0F;
+      float sum = 0.0F;
+      return comm.all_reduce(comm.self, &one, &sum, 1, LUNA_REDUCE_SUM_F32);
+    }
+    const TensorRef& t = op.action == Action::recv ? op.out : op.in[0];
+    const std::uint32_t n = n_rows(t.rows);
+    const std::uint64_t n_floats = std::uint64_t{n} * t.width;
+    auto* in = reinterpret_cast<float*>(c_.shared + s_.message);
+    float* out = in + (n_floats + 15) / 16 * 16;
+    if (op.action != Action::recv)
+      for (std::uint32_t row = 0; row < n; ++row)
+        std::memcpy(in + std::size_t{row} * t.width, floats(t, row), t.width * sizeof(float));
+    if (op.action == Action::send)
+      return comm.send(comm.self, op.peer, op.tag, in, n_floats * sizeof(float));
+    const luna_status status =
+        op.action == Action::recv
+            ? comm.recv(comm.self, op.peer, op.tag, out, n_floats * sizeof(float))
+            : comm.all_reduce(comm.self, in, out, n_floats, LUNA_REDUCE_SUM_F32);
+    if (status != LUNA_OK) return status;
+    for (std::uint32_t row = 0; row < n; ++row)
+      std::memcpy(floats(op.out, row), out + std::size_t{row} * t.width, t.width * sizeof(float));
+    return LUNA_OK;
+  }
+
+  StepContext& c_;
+  const Schedule& s_;
+  const kernels::KernelSet& k_;
+  const std::uint32_t thread_;
+  const std::uint32_t n_threads_;
+  std::byte* const own_;  // this thread's private memory
+};
+
+}  // namespace
+
+void run_step(StepContext& context, std::uint32_t thread) {
+  if (thread == 0) context.start_ns = context.host.now_ns();
+  StepThread(context, thread).run();
+}
+
+}  // namespace luna::cpu

@@ -1,0 +1,93 @@
+// The threads of a CPU device: bound to cores, walking each job together, asleep in between.
+#pragma once
+
+#include <luna/backend_blocks.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace luna::cpu {
+
+class ThreadTeam;
+
+/// What a team does: every thread calls `run(context, thread)`, and when all have returned, the
+/// leader (thread 0) calls `finish(context)`.
+struct TeamJob {
+  void (*run)(void* context, std::uint32_t thread) = nullptr;
+  void (*finish)(void* context) = nullptr;
+  void* context = nullptr;
+};
+
+/// Where threads meet. Waiting spins for a moment, then sleeps.
+class Barrier {
+ public:
+  explicit Barrier(std::uint32_t n_threads) : n_threads_(n_threads) {}
+  /// Returns when all threads have called it; what they wrote before is visible after.
+  void arrive_and_wait();
+
+ private:
+  const std::uint32_t n_threads_;
+  alignas(64) std::atomic<std::uint32_t> n_arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+};
+
+/// CPUs this process may run on, in the order of its affinity mask. [any]
+std::vector<int> usable_cpus();
+/// How many threads make sense: the affinity mask, and the CPU time the control group grants. [any]
+std::uint32_t usable_threads();
+
+/// Owns n_threads threads. One job at a time, in the order of submit(). A resource; owned by the
+/// device.
+class ThreadTeam {
+ public:
+  /// first_cpu  position in the affinity mask of the first thread's core; positions wrap around
+  ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu);
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+  ~ThreadTeam();  ///< finishes what is queued, then stops
+
+  /// Whether the job found room in the queue. Returns at once, allocates nothing. [any]
+  bool submit(const TeamJob& job) { return queue_.push(job); }
+  /// Runs a job and waits for it; never from a step. [main]
+  template <typename Body>
+  void run_and_wait(Body&& body);
+
+  /// For jobs: where all threads of the team meet.
+  void barrier() { barrier_.arrive_and_wait(); }
+  [[nodiscard]] std::uint32_t n_threads() const { return n_threads_; }
+
+ private:
+  void lead();
+  void follow(std::uint32_t thread);
+
+  const std::uint32_t n_threads_;
+  JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
+  Barrier barrier_;
+  TeamJob job_;  // written by the leader before it raises epoch_
+  std::atomic<bool> stops_{false};
+  alignas(64) std::atomic<std::uint32_t> epoch_{0};
+  std::vector<std::thread> threads_;
+};
+
+template <typename Body>
+void ThreadTeam::run_and_wait(Body&& body) {
+  struct Context {
+    Body* body;
+    std::atomic<std::uint32_t> done{0};
+  } context{&body};
+  const TeamJob job{
+      [](void* c, std::uint32_t thread) { (*static_cast<Context*>(c)->body)(thread); },
+      [](void* c) {
+        auto* finished = static_cast<Context*>(c);
+        finished->done.store(1, std::memory_order_release);
+        finished->done.notify_all();
+      },
+      &context};
+  while (!submit(job))
+    std::this_thread::yield();
+  context.done.wait(0, std::memory_order_acquire);
+}
+
+}  // namespace luna::cpu

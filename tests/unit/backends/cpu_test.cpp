@@ -1,0 +1,420 @@
+// backend_cpu on whole models: near the oracle, and the same bits whatever the threads, the batch,
+// the chunks and the devices.
+#include "support/tiny_llama.hpp"
+
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+namespace luna::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::string seed_text() {
+  return "LUNA_TEST_SEED=" + std::to_string(test_seed());
+}
+
+/// A device with a model compiled on it.
+struct Loaded {
+  TestDevice device;
+  Program program;
+  std::unique_ptr<TestProgram> run;
+
+  Loaded(const std::string& backend,
+         const TinyLlama& model,
+         std::uint32_t n_threads = 1,
+         std::uint32_t n_blocks = 32)
+      : device(backend, n_threads), program(model.program()) {
+    const auto weights = device.load_all(model.weights);
+    EXPECT_TRUE(weights) << weights.error().message();
+    auto compiled = TestProgram::compile(device, program, *weights, n_blocks);
+    EXPECT_TRUE(compiled) << compiled.error().message();
+    run = std::move(compiled).value();
+  }
+};
+
+std::vector<std::uint32_t> block_ids(std::uint32_t first, std::uint32_t n) {
+  std::vector<std::uint32_t> ids(n);
+  for (std::uint32_t i = 0; i < n; ++i)
+    ids[i] = first + i;
+  return ids;
+}
+
+/// Logits of all rows when a sequence is run in pieces of the given sizes.
+std::vector<float> run_in_pieces(TestProgram& run,
+                                 const TinyLlama& model,
+                                 std::span<const std::uint32_t> tokens,
+                                 std::uint32_t piece,
+                                 std::span<const std::uint32_t> blocks) {
+  std::vector<float> rows;
+  for (std::uint32_t at = 0; at < tokens.size(); at += piece) {
+    const auto n = std::min<std::size_t>(piece, tokens.size() - at);
+    StepInput step(model.table_stride());
+    step.add(tokens.subspan(at, n), at, blocks);
+    const StepAnswer answer = run.run(step);
+    EXPECT_EQ(answer.status, LUNA_OK) << answer.text;
+    rows.insert(rows.end(), run.logits(), run.logits() + n * model.shape().vocab);
+  }
+  return rows;
+}
+
+double relative_error(const std::vector<float>& expected, const std::vector<float>& got) {
+  double error = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    error += (double{expected[i]} - got[i]) * (double{expected[i]} - got[i]);
+    size += double{expected[i]} * expected[i];
+  }
+  return std::sqrt(error / size);
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(BackendCpu, LogitsAreNearTheOracle) {
+  LlamaShape shapes[3];
+  shapes[1].layers = {.bits = 8, .has_offset = false};
+  shapes[1].rope_style = LUNA_ROPE_HALVES;
+  shapes[2].layers = {.group = 0, .dtype = LUNA_DTYPE_BF16};
+  shapes[2].n_kv_heads = 1;
+  shapes[2].head_dim = 64;
+  shapes[2].head = {.group = 0, .dtype = LUNA_DTYPE_F32};
+  for (const LlamaShape& shape : shapes) {
+    const TinyLlama model(shape, test_seed());
+    const auto tokens = model.random_tokens(50, test_seed());
+    const auto blocks = block_ids(1, 2);
+    Loaded reference("reference", model);
+    Loaded cpu("cpu", model, 2);
+    const auto expected = run_in_pieces(*reference.run, model, tokens, 50, blocks);
+    const auto got = run_in_pieces(*cpu.run, model, tokens, 50, blocks);
+    // BF16 KV: 2^-9 an element through two layers; 12-bit activations are below that.
+    EXPECT_LT(relative_error(expected, got), 1e-2) << seed_text();
+  }
+}
+
+TEST(BackendCpu, ThreadCountChangesNoBit) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(64, test_seed());
+  const auto blocks = block_ids(0, 2);
+  for (const std::uint32_t piece : {64U, 5U, 1U}) {
+    Loaded one("cpu", model, 1);
+    const auto expected = run_in_pieces(*one.run, model, tokens, piece, blocks);
+    for (const std::uint32_t n_threads : {2U, 3U, 5U}) {
+      Loaded other("cpu", model, n_threads);
+      EXPECT_TRUE(same_bits(expected, run_in_pieces(*other.run, model, tokens, piece, blocks)))
+          << n_threads << " threads, pieces of " << piece << ", " << seed_text();
+    }
+  }
+}
+
+TEST(BackendCpu, ChunkedPrefillEqualsWhole) {
+  LlamaShape shape;
+  shape.n_rows_max = 300;
+  const TinyLlama model(shape, test_seed());
+  const auto tokens = model.random_tokens(300, test_seed());  // more than one partition of 256
+  const auto blocks = block_ids(0, 10);
+  Loaded cpu("cpu", model, 2);
+  const auto whole = run_in_pieces(*cpu.run, model, tokens, 300, blocks);
+  for (const std::uint32_t piece : {1U, 7U, 8U, 9U, 100U, 256U})
+    EXPECT_TRUE(same_bits(whole, run_in_pieces(*cpu.run, model, tokens, piece, block_ids(12, 10))))
+        << "pieces of " << piece << ", " << seed_text();
+}
+
+TEST(BackendCpu, RowInABatchEqualsRowAlone) {
+  const TinyLlama model({}, test_seed());
+  const std::size_t row_bytes = model.shape().vocab * sizeof(float);
+  Loaded cpu("cpu", model, 2);
+  // Prompts of different lengths, each run alone; then one more token of each in one step.
+  std::vector<std::vector<std::uint32_t>> prompts;
+  std::vector<std::vector<float>> alone;
+  for (std::uint32_t s = 0; s < 8; ++s) {
+    prompts.push_back(model.random_tokens(3 + 7 * s, test_seed() + s));
+    alone.push_back(run_in_pieces(*cpu.run, model, prompts[s], 60, block_ids(2 * s, 2)));
+  }
+  for (const std::uint32_t n_seqs : {2U, 8U}) {
+    StepInput step(model.table_stride());
+    for (std::uint32_t s = 0; s < n_seqs; ++s) {
+      const auto last = static_cast<std::uint32_t>(prompts[s].size() - 1);
+      step.add(std::span(prompts[s]).last(1), last, block_ids(2 * s, 2));
+    }
+    ASSERT_EQ(cpu.run->run(step).status, LUNA_OK);
+    for (std::uint32_t s = 0; s < n_seqs; ++s) {
+      const float* expected = alone[s].data() + alone[s].size() - model.shape().vocab;
+      EXPECT_EQ(std::memcmp(
+                    expected, cpu.run->logits() + std::size_t{s} * model.shape().vocab, row_bytes),
+                0)
+          << "sequence " << s << " of " << n_seqs << ", " << seed_text();
+    }
+  }
+  // Two whole prompts and a decode row in one wide step.
+  StepInput mixed(model.table_stride());
+  mixed.add(prompts[4], 0, block_ids(20, 2));
+  mixed.add(std::span(prompts[7]).last(1),
+            static_cast<std::uint32_t>(prompts[7].size() - 1),
+            block_ids(14, 2));
+  mixed.add(prompts[1], 0, block_ids(24, 2));
+  ASSERT_EQ(cpu.run->run(mixed).status, LUNA_OK);
+  EXPECT_EQ(std::memcmp(cpu.run->logits(), alone[4].data(), prompts[4].size() * row_bytes), 0);
+  const float* third = cpu.run->logits() + (prompts[4].size() + 1) * model.shape().vocab;
+  EXPECT_EQ(std::memcmp(third, alone[1].data(), prompts[1].size() * row_bytes), 0) << seed_text();
+}
+
+TEST(BackendCpu, CopiedBlocksServeLikeTheirOriginals) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(40, test_seed());
+  for (const std::string backend : {"cpu", "reference"}) {
+    Loaded loaded(backend, model, 2);
+    const auto whole = run_in_pieces(*loaded.run, model, tokens, 40, block_ids(0, 2));
+    StepInput step(model.table_stride());
+    step.kv_copies = {{0, 5}, {1, 9}};
+    const std::uint32_t copies[] = {5, 9};
+    step.add(std::span(tokens).last(1), 39, copies);
+    ASSERT_EQ(loaded.run->run(step).status, LUNA_OK);
+    EXPECT_EQ(std::memcmp(loaded.run->logits(),
+                          whole.data() + 39 * model.shape().vocab,
+                          model.shape().vocab * sizeof(float)),
+              0)
+        << backend << ", " << seed_text();
+  }
+}
+
+TEST(BackendCpu, StepsQueueBehindEachOther) {
+  const TinyLlama model({}, test_seed());
+  Loaded cpu("cpu", model, 2);
+  auto second =
+      TestProgram::compile(cpu.device, cpu.program, *cpu.device.load_all(model.weights), 32);
+  ASSERT_TRUE(second) << second.error().message();
+  const auto tokens = model.random_tokens(64, test_seed());
+  StepInput step(model.table_stride());
+  step.add(tokens, 0, block_ids(0, 2));
+  ASSERT_TRUE(cpu.run->start(step));
+  ASSERT_TRUE((*second)->start(step));
+  EXPECT_EQ(cpu.run->wait().status, LUNA_OK);
+  EXPECT_EQ((*second)->wait().status, LUNA_OK);
+  EXPECT_EQ(
+      std::memcmp(cpu.run->logits(), (*second)->logits(), 64 * model.shape().vocab * sizeof(float)),
+      0);
+}
+
+// ---- Refusals -----------------------------------------------------------------------------------
+
+TEST(BackendCpu, UnbuiltNumericsAreRefusedByName) {
+  TestDevice device("cpu");
+  std::mt19937_64 rng(test_seed());
+  const HostWeight weight = random_weight(rng, 64, 64, {});
+  const std::pair<std::uint32_t, const char*> unbuilt[] = {
+      {LUNA_NUMERICS_F32, "'f32'"}, {LUNA_NUMERICS_I8, "'i8'"}, {LUNA_NUMERICS_BF16, "'bf16'"}};
+  for (const auto& [numerics, name] : unbuilt) {
+    const auto loaded = device.load(weight, numerics);
+    ASSERT_FALSE(loaded);
+    EXPECT_EQ(loaded.error().code(), Code::unsupported);
+    EXPECT_THAT(loaded.error().message(),
+                HasSubstr("numerics " + std::string(name) + " is not built yet; use i12"));
+  }
+}
+
+TEST(BackendCpu, UnbuiltKvTypeIsRefusedByName) {
+  TestDevice device("cpu");
+  const luna_kv_layout layout = {2, 2, 64, LUNA_DTYPE_I8, 32, 0};
+  luna_err err = make_err();
+  std::uint64_t bytes = 0;
+  EXPECT_EQ(device.table().kv_block_bytes(device.raw(), &layout, &bytes, &err), LUNA_UNSUPPORTED);
+  EXPECT_THAT(err.text, HasSubstr("KV of type 'i8' is not built yet; use bf16"));
+}
+
+TEST(BackendCpu, BeyondTheBudgetIsExhausted) {
+  const TinyLlama model({}, test_seed());
+  TestDevice device("cpu", 1, 300 * 1024);
+  const auto weights = device.load_all(model.weights);
+  ASSERT_TRUE(weights) << weights.error().message();
+  const auto compiled = TestProgram::compile(device, model.program(), *weights);
+  ASSERT_FALSE(compiled);
+  EXPECT_EQ(compiled.error().code(), Code::exhausted) << compiled.error().message();
+
+  luna_err err = make_err();
+  std::uint64_t buffer = 0;
+  EXPECT_EQ(device.table().alloc(device.raw(), LUNA_BUFFER_KV, 1 << 20, &buffer, nullptr, &err),
+            LUNA_EXHAUSTED);
+}
+
+TEST(BackendCpu, ScratchIsAsPlannedBeforeTheWeightsAreThere) {
+  const TinyLlama model({}, test_seed());
+  const Program program = model.program();
+  const luna_program abi = program.abi();
+  TestDevice probe("cpu", 2);
+  luna_err err = make_err();
+  std::uint64_t scratch = 0;
+  ASSERT_EQ(probe.table().scratch_bytes(probe.raw(), &abi, &scratch, &err), LUNA_OK) << err.text;
+  std::uint64_t weight_bytes = 0;
+  for (const HostWeight& w : model.weights) {
+    std::uint64_t bytes = 0;
+    ASSERT_EQ(probe.table().weight_bytes(probe.raw(), &w.desc, LUNA_NUMERICS_I12, &bytes, &err),
+              LUNA_OK);
+    weight_bytes += bytes;
+  }
+  for (const std::uint64_t missing : {0U, 1U}) {
+    TestDevice device("cpu", 2, weight_bytes + scratch - missing);
+    const auto weights = device.load_all(model.weights);
+    ASSERT_TRUE(weights) << weights.error().message();
+    void* executable = nullptr;
+    EXPECT_EQ(device.table().compile(device.raw(),
+                                     &abi,
+                                     weights->data(),
+                                     static_cast<std::uint32_t>(weights->size()),
+                                     &executable,
+                                     &err),
+              missing == 0 ? LUNA_OK : LUNA_EXHAUSTED)
+        << err.text;
+    if (executable != nullptr) device.table().release(executable);
+  }
+}
+
+TEST(BackendCpu, StepsOutOfBoundsAreRefused) {
+  const TinyLlama model({}, test_seed());
+  for (const std::string backend : {"cpu", "reference"}) {
+    Loaded loaded(backend, model, 1, 4);
+    const auto refused = [&](auto&& spoil, const char* field) {
+      StepInput step(model.table_stride());
+      const std::uint32_t tokens[] = {1, 2, 3};
+      step.add(tokens, 0, block_ids(0, 1));
+      spoil(step);
+      const StepAnswer answer = loaded.run->run(step);
+      EXPECT_EQ(answer.status, LUNA_INVALID_ARGUMENT) << backend << " " << field;
+      EXPECT_THAT(answer.text, HasSubstr(field)) << backend;
+    };
+    refused([](StepInput& s) { s.token_ids[1] = 200; }, "token_ids");
+    refused([](StepInput& s) { s.positions[2] = 600; }, "positions");
+    refused([](StepInput& s) { s.positions[2] = 1; }, "positions");
+    refused([](StepInput& s) { s.tables[0] = 4; }, "block_tables");
+    refused([](StepInput& s) { s.out_rows[2] = 3; }, "out_rows");
+    refused([](StepInput& s) { s.out_rows[1] = 0; }, "out_rows");
+    refused([](StepInput& s) { s.seq_first_row[1] = 2; }, "seq_first_row");
+    refused([](StepInput& s) { s.kv_copies = {{0, 4}}; }, "kv_copies");
+    refused([](StepInput& s) { s.table_stride = 0; }, "block_table_stride");
+  }
+}
+
+// ---- Two devices --------------------------------------------------------------------------------
+
+/// Two ranks of one communicator in this process: mailboxes by (from, to, tag).
+class MailboxComm {
+ public:
+  MailboxComm() {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ends_[rank] = {this, rank};
+      comms_[rank] = {sizeof(luna_comm), rank, 2, 0, &ends_[rank], send, recv, all_reduce};
+    }
+  }
+  const luna_comm* rank(std::uint32_t r) const { return &comms_[r]; }
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    is_aborted_ = true;
+    arrived_.notify_all();
+  }
+
+ private:
+  struct End {
+    MailboxComm* owner;
+    std::uint32_t rank;
+  };
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
+
+  static luna_status send(
+      void* self, std::uint32_t peer, std::uint32_t tag, const void* data, std::uint64_t n) {
+    const End& end = *static_cast<End*>(self);
+    const std::lock_guard lock(end.owner->mutex_);
+    const auto* bytes = static_cast<const std::byte*>(data);
+    end.owner->boxes_[Key{end.rank, peer, tag}].emplace_back(bytes, bytes + n);
+    end.owner->arrived_.notify_all();
+    return LUNA_OK;
+  }
+  static luna_status recv(
+      void* self, std::uint32_t peer, std::uint32_t tag, void* data, std::uint64_t n) {
+    const End& end = *static_cast<End*>(self);
+    std::unique_lock lock(end.owner->mutex_);
+    auto& box = end.owner->boxes_[Key{peer, end.rank, tag}];
+    end.owner->arrived_.wait(lock, [&] { return end.owner->is_aborted_ || !box.empty(); });
+    if (box.empty()) return LUNA_CANCELLED;
+    EXPECT_EQ(box.front().size(), n);
+    std::memcpy(data, box.front().data(), n);
+    box.pop_front();
+    return LUNA_OK;
+  }
+  static luna_status all_reduce(
+      void* self, const void* in, void* out, std::uint64_t n, std::uint32_t) {
+    const End& end = *static_cast<End*>(self);
+    const std::uint32_t peer = 1 - end.rank;
+    std::vector<float> other(n);
+    send(self, peer, 999, in, n * sizeof(float));
+    const luna_status status = recv(self, peer, 999, other.data(), n * sizeof(float));
+    const float* own = static_cast<const float*>(in);
+    for (std::uint64_t i = 0; i < n; ++i)  // rank order
+      static_cast<float*>(out)[i] = end.rank == 0 ? own[i] + other[i] : other[i] + own[i];
+    return status;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<Key, std::deque<std::vector<std::byte>>> boxes_;
+  bool is_aborted_ = false;
+  End ends_[2];
+  luna_comm comms_[2];
+};
+
+TEST(BackendCpu, TwoDevicesInAPipelineEqualOne) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(40, test_seed());
+  const auto blocks = block_ids(0, 2);
+  Loaded one("cpu", model, 2);
+  for (const std::uint32_t piece : {40U, 6U}) {
+    const auto expected = run_in_pieces(*one.run, model, tokens, piece, blocks);
+    MailboxComm comm;
+    const Program first = model.program({0, 1, false, true});
+    const Program second = model.program({1, 1, true, false});
+    TestDevice devices[2] = {TestDevice("cpu", 2), TestDevice("cpu", 1)};
+    auto a = TestProgram::compile(devices[0], first, *devices[0].load_all(model.weights));
+    auto b = TestProgram::compile(devices[1], second, *devices[1].load_all(model.weights));
+    ASSERT_TRUE(a) << a.error().message();
+    ASSERT_TRUE(b) << b.error().message();
+    (*a)->bind_comm(*first.bound_slot(LUNA_SLOT_COMM), comm.rank(0));
+    (*b)->bind_comm(*second.bound_slot(LUNA_SLOT_COMM), comm.rank(1));
+    std::vector<float> got;
+    for (std::uint32_t at = 0; at < 40; at += piece) {
+      const auto n = std::min<std::uint32_t>(piece, 40 - at);
+      StepInput step(model.table_stride());
+      step.add(std::span(tokens).subspan(at, n), at, blocks);
+      ASSERT_TRUE((*b)->start(step));
+      ASSERT_TRUE((*a)->start(step));
+      EXPECT_EQ((*a)->wait().status, LUNA_OK);
+      EXPECT_EQ((*b)->wait().status, LUNA_OK);
+      got.insert(got.end(), (*b)->logits(), (*b)->logits() + std::size_t{n} * model.shape().vocab);
+    }
+    EXPECT_TRUE(same_bits(expected, got)) << "pieces of " << piece << ", " << seed_text();
+  }
+}
+
+TEST(BackendCpu, AbortedCommunicatorEndsTheStepWithItsStatus) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(5, test_seed());
+  for (const std::string backend : {"cpu", "reference"}) {
+    MailboxComm comm;
+    const Program second = model.program({1, 1, true, false});
+    TestDevice device(backend, 2);
+    auto run = TestProgram::compile(device, second, *device.load_all(model.weights));
+    ASSERT_TRUE(run) << run.error().message();
+    (*run)->bind_comm(*second.bound_slot(LUNA_SLOT_COMM), comm.rank(1));
+    StepInput step(model.table_stride());
+    step.add(tokens, 0, block_ids(0, 1));
+    ASSERT_TRUE((*run)->start(step));
+    comm.abort();
+    EXPECT_EQ((*run)->wait().status, LUNA_CANCELLED) << backend;
+  }
+}
+
+}  // namespace
+}  // namespace luna::test
