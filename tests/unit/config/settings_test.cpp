@@ -170,6 +170,18 @@ TEST(Settings, LineEndsAndAMarkAtTheStartChangeNothing) {
   EXPECT_EQ(messages(read("\xEF\xBB\xBF" + bad)), expected);
 }
 
+TEST(Settings, LettersOfEveryScriptMayStandInTextsAndComments) {
+  for (const char* letters : {"é", "в", "\u0499", "日本", "😀"}) {
+    std::string text = kLeast;
+    text.replace(text.find("\"main\""), 6, '"' + std::string(letters) + '"');
+    text.replace(text.rfind("\"main\""), 6, '"' + std::string(letters) + '"');
+    const SettingsReading reading = read("# " + std::string(letters) + "\n" + text);
+    ASSERT_EQ(messages(reading), "");
+    EXPECT_EQ(reading.settings.models[0].name, letters);
+    EXPECT_THAT(messages(read(kLeast + letters + " = 1\n")), HasSubstr("t.toml:14:1"));
+  }
+}
+
 TEST(Settings, FilesThatCannotBeReadSayWhy) {
   const auto message = [](const std::filesystem::path& path) {
     const auto settings = read_settings(path);
