@@ -134,6 +134,20 @@ LUNA_ISA_INLINE I to_words(F x) {
   return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
 }
 
+LUNA_ISA_INLINE std::int32_t sum_of_words(I x) {
+  const __m256i eight = _mm256_add_epi32(x.a, x.b);
+  __m128i v = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1));
+  return _mm_cvtsi128_si32(v);
+}
+LUNA_ISA_INLINE std::int32_t max_of_words(I x) {
+  const __m256i eight = _mm256_max_epi32(x.a, x.b);
+  __m128i v = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xB1));
+  return _mm_cvtsi128_si32(v);
+}
 LUNA_ISA_INLINE I dot_halves(I acc, I x, I y) {
   return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)),
           _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, y.b))};

@@ -19,7 +19,7 @@ using I = __m512i;
 // tile holds 2 * terms * rows.
 inline constexpr int kTileRows = 6;
 inline constexpr int kTileStrips = 2;
-inline constexpr int kDirectStrips = 4;
+inline constexpr int kDirectStrips = 2;
 inline constexpr int kChainRows = 6;
 
 LUNA_ISA_INLINE __mmask16 first_lanes(int n) {
@@ -117,6 +117,23 @@ LUNA_ISA_INLINE I to_words(F a) {
   return _mm512_cvtps_epi32(a);
 }
 
+// Not _mm512_reduce_*: GCC 12 warns about its own header there.
+LUNA_ISA_INLINE std::int32_t sum_of_words(I a) {
+  const __m256i eight =
+      _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+  __m128i v = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0xB1));
+  return _mm_cvtsi128_si32(v);
+}
+LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
+  const __m256i eight =
+      _mm256_max_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+  __m128i v = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
+  v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xB1));
+  return _mm_cvtsi128_si32(v);
+}
 LUNA_ISA_INLINE I dot_halves(I acc, I a, I b) {
   return _mm512_dpwssd_epi32(acc, a, b);
 }

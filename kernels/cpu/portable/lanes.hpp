@@ -160,6 +160,21 @@ LUNA_ISA_INLINE I to_words(F a) {
   });
 }
 
+/// Sums and maxima of integers: any order gives the same.
+LUNA_ISA_INLINE std::int32_t sum_of_words(I a) {
+  std::uint32_t sum = 0;
+  for (const std::int32_t x : a.v) {
+    sum += static_cast<std::uint32_t>(x);
+  }
+  return static_cast<std::int32_t>(sum);
+}
+LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
+  std::int32_t best = a.v[0];
+  for (const std::int32_t x : a.v) {
+    best = x > best ? x : best;
+  }
+  return best;
+}
 LUNA_ISA_INLINE std::int32_t half(std::int32_t word, int which) {
   return static_cast<std::int16_t>(static_cast<std::uint32_t>(word) >> (16 * which));
 }

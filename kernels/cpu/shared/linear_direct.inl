@@ -1,7 +1,13 @@
 // Few rows: codes go through registers, nothing is unpacked to memory; the weights' bytes are the
-// limit. Included like vector_math.inl, after linear.inl.
+// limit. Strips are shorter than the hardware prefetcher's warm-up, so each line asks for the same
+// line of the strips that come next. Included like vector_math.inl, after linear.inl.
 
-inline constexpr std::int64_t kDirectRowsMax = 4;
+inline constexpr int kDirectRowsMax = kTileRows < 6 ? 4 : 6;
+
+/// A hint: reading beyond the end of the weight is harmless.
+LUNA_ISA_INLINE void prefetch(const std::byte* p) {
+  __builtin_prefetch(p, 0, 3);
+}
 
 /// The codes of a block's inputs, row after row.
 struct ActivationRows {
@@ -21,7 +27,9 @@ LUNA_ISA_INLINE void direct_block(const Codes& codes,
     I line[strips];
 #pragma GCC unroll 16
     for (int c = 0; c < strips; ++c) {
-      line[c] = load_words(block + static_cast<std::size_t>(c) * strip_bytes + 64 * j);
+      const std::byte* p = block + static_cast<std::size_t>(c) * strip_bytes + 64 * j;
+      line[c] = load_words(p);
+      prefetch(p + strips * strip_bytes);
     }
     unroll<Codes::kPairs>([&](auto p) LUNA_LAMBDA_INLINE {
       I pair[strips];
@@ -70,8 +78,9 @@ void direct_strips(const Codes& codes,
           base + form.codes_bytes + static_cast<std::size_t>(g) * form.record_bytes;
 #pragma GCC unroll 16
       for (int c = 0; c < strips; ++c) {
-        const RecordScales w =
-            load_scales(form, record + static_cast<std::size_t>(c) * form.strip_bytes);
+        const std::byte* own = record + static_cast<std::size_t>(c) * form.strip_bytes;
+        const RecordScales w = load_scales(form, own);
+        prefetch(own + strips * form.strip_bytes);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
           const std::int64_t at = g * x.group_stride + row + r;
@@ -95,29 +104,25 @@ void direct_strips(const Codes& codes,
 
 template <class Codes, int rows, bool has_offset>
 void direct_rows(const Codes& codes, const LinearArgs& args, std::int64_t row) {
-  constexpr int kStrips = rows >= 3 ? 1 : rows == 2 ? (kDirectStrips + 1) / 2 : kDirectStrips;
   const std::int64_t end = args.first_strip + args.n_strips;
   std::int64_t strip = args.first_strip;
-  for (; strip + kStrips <= end; strip += kStrips) {
-    direct_strips<Codes, rows, kStrips, has_offset>(codes, args, row, strip);
+  for (; strip + kDirectStrips <= end; strip += kDirectStrips) {
+    direct_strips<Codes, rows, kDirectStrips, has_offset>(codes, args, row, strip);
   }
   for (; strip < end; ++strip) {
     direct_strips<Codes, rows, 1, has_offset>(codes, args, row, strip);
   }
 }
 
-template <class Codes, bool has_offset>
+template <class Codes, bool has_offset, int rows = kDirectRowsMax>
 LUNA_ISA_INLINE void direct_by_rows(const Codes& codes, const LinearArgs& args) {
-  switch (args.n_rows) {
-    case 1:
-      return direct_rows<Codes, 1, has_offset>(codes, args, args.first_row);
-    case 2:
-      return direct_rows<Codes, 2, has_offset>(codes, args, args.first_row);
-    case 3:
-      return direct_rows<Codes, 3, has_offset>(codes, args, args.first_row);
-    default:
-      return direct_rows<Codes, 4, has_offset>(codes, args, args.first_row);
+  if constexpr (rows > 1) {
+    if (args.n_rows < rows) {
+      direct_by_rows<Codes, has_offset, rows - 1>(codes, args);
+      return;
+    }
   }
+  direct_rows<Codes, rows, has_offset>(codes, args, args.first_row);
 }
 
 template <class Codes>

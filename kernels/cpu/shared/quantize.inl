@@ -1,24 +1,5 @@
 // Activations: 12, 11 or 10 bit integers per row and group, or BF16. Included like vector_math.inl.
 
-LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
-  std::int32_t v[16];
-  store_words(v, a);
-  std::int32_t best = v[0];
-  for (int i = 1; i < 16; ++i) {
-    best = v[i] > best ? v[i] : best;
-  }
-  return best;
-}
-LUNA_ISA_INLINE std::int32_t sum_of_words(I a) {
-  std::int32_t v[16];
-  store_words(v, a);
-  std::int32_t sum = 0;
-  for (int i = 0; i < 16; ++i) {
-    sum += v[i];
-  }
-  return sum;
-}
-
 /// Where a group's results go.
 struct GroupOut {
   std::int16_t* codes;
