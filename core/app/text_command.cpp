@@ -12,9 +12,7 @@ Result<text::Vocabulary> load_vocabulary(const std::filesystem::path& path,
                                          const VocabularyLoader& loader) {
   std::error_code ignored;  // a path that cannot be asked for is no folder: the loader says why
   if (std::filesystem::is_directory(path, ignored)) return text::read_vocabulary_folder(path);
-  Result<text::Vocabulary> vocabulary = loader(path);
-  if (!vocabulary) return vocabulary.error().in(path.string());
-  return vocabulary;
+  return loader(path);
 }
 
 std::string read_all(std::istream& in) {

@@ -12,7 +12,7 @@
 
 namespace luna::app {
 
-/// Reads the vocabulary of a model file (GGUF).
+/// Reads the vocabulary of a model file (GGUF); its errors name the file.
 using VocabularyLoader = std::function<Result<text::Vocabulary>(const std::filesystem::path&)>;
 
 /// Standard input, output and error, or a test's own. They outlive the command.
