@@ -1,0 +1,195 @@
+// Teacher-forced logits of a model, for the tests of numerics:
+//   luna_logits --model FILE --backend reference|cpu [--numerics i12] --tokens ids.json
+//               --out logits.f32 [--threads N] [--rows-per-step N]
+// Writes raw FP32 [n_tokens, vocab_size]; the time inside steps goes to stderr.
+#include "core/base/clock.hpp"
+#include "core/model/model_loader.hpp"
+#include "core/plugin/catalog.hpp"
+
+#include <atomic>
+#include <charconv>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <thread>
+
+namespace luna {
+namespace {
+
+using Options = std::map<std::string, std::string, std::less<>>;
+
+Result<Options> read_options(int argc, char** argv) {
+  Options options = {{"--numerics", ""}, {"--threads", "1"}, {"--rows-per-step", "64"}};
+  for (const char* required : {"--model", "--backend", "--tokens", "--out"})
+    options[required] = "";
+  for (int i = 1; i < argc; i += 2) {
+    const auto found = options.find(std::string_view(argv[i]));
+    if (found == options.end() || i + 1 == argc)
+      return Error{Code::invalid_argument, std::string(argv[i]) + " is not known or has no value"};
+    found->second = argv[i + 1];
+  }
+  for (const char* required : {"--model", "--backend", "--tokens", "--out"})
+    if (options[required].empty())
+      return Error{Code::invalid_argument, std::string(required) + " is required"};
+  return options;
+}
+
+Result<std::uint32_t> number(const Options& options, std::string_view name) {
+  const std::string& text = options.find(name)->second;
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0)
+    return Error{Code::invalid_argument, std::string(name) + " = " + text + ": must be above 0"};
+  return value;
+}
+
+/// A JSON list of numbers; nothing else is understood.
+Result<std::vector<std::uint32_t>> read_ids(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::uint32_t> ids;
+  char mark = 0;
+  std::uint32_t id = 0;
+  if (!(file >> mark) || mark != '[')
+    return Error{Code::corrupt, path + ": must be a list of token ids"};
+  while (file >> id) {
+    ids.push_back(id);
+    if (!(file >> mark) || (mark != ',' && mark != ']'))
+      return Error{Code::corrupt, path + ": must be a list of token ids"};
+  }
+  if (mark != ']' || ids.empty()) return Error{Code::corrupt, path + ": the list has no end"};
+  return ids;
+}
+
+Result<std::uint32_t> numerics_of(const Options& options) {
+  const std::string& backend = options.find("--backend")->second;
+  std::string name = options.find("--numerics")->second;
+  if (name.empty()) name = backend == "reference" ? "f32" : "i12";
+  for (std::uint32_t n = LUNA_NUMERICS_F32; n <= LUNA_NUMERICS_BF16; ++n)
+    if (model::numerics_name(n) == name) return n;
+  return Error{Code::invalid_argument, "--numerics " + name + ": must be f32, i12, i8 or bf16"};
+}
+
+/// Runs steps of one sequence and waits for each.
+class StepLoop {
+ public:
+  StepLoop(const model::CompiledModel& compiled, std::span<const std::uint32_t> ids)
+      : compiled_(compiled), ids_(ids), blocks_(compiled.n_kv_blocks) {
+    std::iota(blocks_.begin(), blocks_.end(), 0U);
+  }
+
+  Result<void> run(std::uint32_t first, std::uint32_t n) {
+    std::vector<std::uint32_t> positions(n);
+    std::iota(positions.begin(), positions.end(), first);
+    std::vector<std::uint32_t> out_rows(n);
+    std::iota(out_rows.begin(), out_rows.end(), 0U);
+    const std::vector<std::uint32_t> out_flags(n, LUNA_OUT_LOGITS);
+    const std::uint32_t seq_first_row[] = {0, n};
+    const model::Shard& shard = compiled_.shards.front();
+    luna_step step{};
+    step.struct_size = sizeof(step);
+    step.n_rows = n;
+    step.n_seqs = 1;
+    step.n_out_rows = n;
+    step.token_ids = ids_.data() + first;
+    step.positions = positions.data();
+    step.seq_first_row = seq_first_row;
+    step.block_tables = blocks_.data();
+    step.block_table_stride = static_cast<std::uint32_t>(blocks_.size());
+    step.out_rows = out_rows.data();
+    step.out_flags = out_flags.data();
+    step.binds = shard.binds.data();
+    step.n_binds = static_cast<std::uint32_t>(shard.binds.size());
+    step.done_context = this;
+    step.done = [](void* context, const luna_step_result* result) {
+      auto* loop = static_cast<StepLoop*>(context);
+      loop->status_ = result->status;
+      loop->message_ = result->message;
+      loop->busy_ns_ += result->busy_ns;
+      loop->is_done_.store(true);
+      loop->is_done_.notify_all();
+    };
+    is_done_.store(false);
+    luna_err err = make_err();
+    LUNA_TRY(to_result(shard.backend->submit(shard.executable, &step, &err), err, "submit"));
+    is_done_.wait(false);
+    if (status_ != LUNA_OK) return Error{static_cast<Code>(status_), message_};
+    return {};
+  }
+  [[nodiscard]] std::uint64_t busy_ns() const { return busy_ns_; }
+
+ private:
+  const model::CompiledModel& compiled_;
+  std::span<const std::uint32_t> ids_;
+  std::vector<std::uint32_t> blocks_;
+  std::atomic<bool> is_done_{false};
+  luna_status status_ = LUNA_OK;
+  std::string message_;
+  std::uint64_t busy_ns_ = 0;
+};
+
+Result<void> write_logits(const model::CompiledModel& compiled,
+                          std::span<const std::uint32_t> ids,
+                          const std::string& path) {
+  std::ofstream out(path, std::ios::binary);
+  StepLoop loop(compiled, ids);
+  const auto n_ids = static_cast<std::uint32_t>(ids.size());
+  std::uint32_t n_steps = 0;
+  for (std::uint32_t first = 0; first < n_ids; first += compiled.limits.n_rows_max) {
+    const std::uint32_t n = std::min(compiled.limits.n_rows_max, n_ids - first);
+    LUNA_TRY(loop.run(first, n));
+    const std::size_t bytes = std::size_t{n} * compiled.config.vocab_size * sizeof(float);
+    out.write(reinterpret_cast<const char*>(compiled.logits), static_cast<std::streamsize>(bytes));
+    ++n_steps;
+  }
+  out.close();
+  if (!out) return Error{Code::io, path + ": could not be written"};
+  std::cerr << n_ids << " tokens in " << n_steps << " steps, "
+            << static_cast<double>(loop.busy_ns()) / 1e6 / n_steps << " ms a step\n";
+  return {};
+}
+
+Result<void> run(int argc, char** argv) {
+  LUNA_TRY(const Options options, read_options(argc, argv));
+  LUNA_TRY(const std::vector<std::uint32_t> ids, read_ids(options.find("--tokens")->second));
+  RealClock clock;
+  plugin::HostServices services({.clock = &clock, .seed = 0, .parallel_for = {}});
+  const auto catalog = plugin::Catalog::scan({{LUNA_PLUGIN_DIR}, &services});
+  LUNA_TRY(const auto backend,
+           catalog->create<luna_backend_if>(options.find("--backend")->second, {}));
+  std::vector<plugin::Instance<luna_quant_if>> quants;
+  LUNA_TRY(auto gguf, catalog->create<luna_quant_if>("gguf", {}));
+  quants.push_back(std::move(gguf));
+
+  model::ModelOptions model;
+  model.name = "logits";
+  model.path = options.find("--model")->second;
+  LUNA_TRY(model.numerics, numerics_of(options));
+  LUNA_TRY(model.limits.n_rows_max, number(options, "--rows-per-step"));
+  model.limits.n_seqs_max = 1;
+  model.limits.n_out_rows_max = model.limits.n_rows_max;
+  model.limits.n_positions_max = static_cast<std::uint32_t>(ids.size());
+  model.kv_blocks_max = (model.limits.n_positions_max + 31) / 32;
+  model.n_candidates = 1;
+  model::DeviceOptions device_options;
+  device_options.name = "a0";
+  device_options.memory_bytes = std::uint64_t{16}
+                                << 30;  // no limit here: the test's machine is one
+  LUNA_TRY(device_options.n_threads, number(options, "--threads"));
+  LUNA_TRY(const auto device, model::Device::open(backend, device_options));
+  model::Device* const devices[] = {device.get()};
+  LUNA_TRY(const auto loaded, model::Model::load(model, {quants, devices, std::nullopt}));
+  return write_logits(loaded->compiled(), ids, options.find("--out")->second);
+}
+
+}  // namespace
+}  // namespace luna
+
+int main(int argc, char** argv) {
+  if (const luna::Result<void> done = luna::run(argc, argv); !done) {
+    std::cerr << "luna_logits: " << done.error().message() << "\n";
+    return 1;
+  }
+  return 0;
+}
