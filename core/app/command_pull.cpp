@@ -61,7 +61,7 @@ Result<std::string> sha256_of(const std::filesystem::path& path) {
   return text;
 }
 
-Result<void> copy_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+Result<void> copy_into(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(from, error))
     return Error{Code::not_found, from.string() + ": no such file"};
@@ -74,7 +74,7 @@ Result<void> copy_file(const std::filesystem::path& from, const std::filesystem:
 Result<void> bring(const PullOptions& options,
                    const std::filesystem::path& arrival,
                    const CommandStreams& streams) {
-  if (!is_url(options.source)) return copy_file(options.source, arrival);
+  if (!is_url(options.source)) return copy_into(options.source, arrival);
   const bool shows = !options.quiet && isatty(STDERR_FILENO) == 1;
   std::uint64_t shown = 0;
   const auto progress = [&](std::uint64_t n_done, std::uint64_t n_total) {

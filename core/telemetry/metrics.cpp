@@ -127,7 +127,8 @@ std::string MetricsPage::render() const {
     families.value({{"kind", "scheduler"}, {"model", model.name}}, load(model.stats->n_plan_calls));
     families.value({{"kind", "backend"}, {"model", model.name}}, load(model.stats->n_submit_calls));
   }
-  families.value({{"kind", "role"}, {"model", ""}}, load(http_.n_role_runs));
+  if (n_role_runs_ != nullptr)
+    families.value({{"kind", "role"}, {"model", ""}}, load(*n_role_runs_));
 
   const auto histogram = [&](const char* name, const char* help, auto field) {
     families.open(name, help, MetricType::Histogram);

@@ -17,7 +17,6 @@ struct HttpStats {
   std::atomic<std::uint64_t> n_2xx{0};
   std::atomic<std::uint64_t> n_4xx{0};
   std::atomic<std::uint64_t> n_5xx{0};
-  std::atomic<std::uint64_t> n_role_runs{0};  ///< border calls: stage roles
 };
 
 /// Renders the page. The set of series is fixed once the sources are added, so the first scrape has
@@ -33,6 +32,9 @@ class MetricsPage {
     models_.push_back({std::move(name), &stats});
   }
 
+  /// Calls into stage roles; the counter outlives the page. [start-up]
+  void set_role_runs(const std::atomic<std::uint64_t>& n_role_runs) { n_role_runs_ = &n_role_runs; }
+
   /// The page in text format 0.0.4.
   [[nodiscard]] std::string render() const;
 
@@ -44,6 +46,7 @@ class MetricsPage {
   std::string version_;
   const HttpStats& http_;
   std::vector<Source> models_;
+  const std::atomic<std::uint64_t>* n_role_runs_ = nullptr;
 };
 
 }  // namespace luna::telemetry

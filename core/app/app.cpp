@@ -1,0 +1,220 @@
+#include "core/app/app.hpp"
+
+#include "core/app/devices.hpp"
+#include "core/app/known_models.hpp"
+#include "core/app/prompt_runner.hpp"
+#include "core/app/served_model.hpp"
+#include "core/base/clock.hpp"
+#include "core/base/log.hpp"
+#include "core/pipeline/staged_pipeline.hpp"
+#include "core/plugin/catalog.hpp"
+#include "core/plugin/host_services.hpp"
+#include "core/plugin/settings_check.hpp"
+
+#include <luna/abi/transport.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace luna::app {
+namespace {
+
+// A step of any supported model on any supported device ends well within this; what does not is
+// stuck.
+constexpr std::chrono::seconds kSilenceMax{30};
+
+config::RawGroup group_of(const std::map<std::string, config::RawGroup>& groups,
+                          const std::string& name,
+                          const std::string& file,
+                          const std::string& table) {
+  const auto found = groups.find(name);
+  if (found != groups.end()) return found->second;
+  config::RawGroup empty;
+  empty.file = file;
+  empty.table = table + "." + name;
+  return empty;
+}
+
+}  // namespace
+
+/// Members stand in the order in which they are built; they are destroyed in reverse.
+struct App::Impl {
+  config::Settings settings;
+  RealClock clock;
+  telemetry::HttpStats http_stats;
+  telemetry::Health health;
+  telemetry::MetricsPage metrics;
+  plugin::HostServices services;
+  std::unique_ptr<plugin::Catalog> catalog;
+  std::vector<plugin::Instance<luna_quant_if>> quants;
+  std::optional<DataTransport> transport;
+  std::deque<OpenDevice> devices;
+  std::deque<std::unique_ptr<ServedModel>> models;
+  std::deque<plugin::Instance<luna_role_if>> roles;
+  pipeline::PipelineStats pipeline_stats;
+  WakeSignal pipeline_wake;
+  std::unique_ptr<pipeline::StagedPipeline> pipeline;
+
+  Impl(config::Settings s, const Options& options)
+      : settings(std::move(s)), metrics(options.version, http_stats), services({&clock, 0, {}}) {}
+
+  Result<void> find_plugins(const Options& options);
+  Result<void> open_devices();
+  Result<void> load_models();
+  Result<void> build_pipeline();
+  Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
+};
+
+Result<void> App::Impl::find_plugins(const Options& options) {
+  plugin::Catalog::Options search;
+  search.folders = plugin::search_folders(options.plugin_folders, settings.plugins.paths);
+  search.services = &services;
+  catalog = plugin::Catalog::scan(std::move(search));
+  const std::vector<Error> wrong = plugin::check_settings(settings, *catalog);
+  if (!wrong.empty()) {
+    std::string lines;
+    for (const Error& error : wrong)
+      lines += (lines.empty() ? "" : "\n") + error.message();
+    return Error{wrong.front().code(), std::move(lines)};
+  }
+  for (const std::string& name : catalog->names(LUNA_KIND_QUANT)) {
+    LUNA_TRY(auto quant, catalog->create<luna_quant_if>(name, config::RawGroup{}));
+    quants.push_back(std::move(quant));
+  }
+  return {};
+}
+
+Result<void> App::Impl::open_devices() {
+  std::uint32_t next_cpu = 0;
+  for (const config::DeviceSettings& wanted : settings.devices) {
+    LUNA_TRY(OpenDevice opened, open_device(*catalog, wanted, next_cpu));
+    next_cpu += wanted.n_threads;
+    devices.push_back(std::move(opened));
+  }
+  const bool needs_transport = std::any_of(
+      settings.models.begin(), settings.models.end(), [](const config::ModelSettings& m) {
+        return m.devices.size() > 1;
+      });
+  if (needs_transport) {
+    LUNA_TRY(transport, choose_transport(*catalog, settings.transport));
+  }
+  return {};
+}
+
+Result<plugin::Instance<luna_scheduler_if>> App::Impl::make_scheduler() {
+  const std::string& policy = settings.scheduler.policy;
+  return catalog->create<luna_scheduler_if>(
+      policy, group_of(settings.scheduler.policies, policy, settings.file, "scheduler"));
+}
+
+Result<void> App::Impl::load_models() {
+  health.set(telemetry::State::loading);
+  for (const config::ModelSettings& wanted : settings.models) {
+    ModelParts parts;
+    for (const std::string& name : wanted.devices) {
+      const auto device = std::find_if(devices.begin(), devices.end(), [&](const OpenDevice& d) {
+        return d.device->name() == name;
+      });
+      // The settings reader has checked that every name is a device.
+      parts.devices.push_back(device->device.get());
+    }
+    LUNA_TRY(parts.scheduler, make_scheduler());
+    parts.quants = quants;
+    if (transport) parts.collective = transport->collective;
+    parts.clock = &clock;
+    parts.wake = &pipeline_wake;
+    parts.n_requests_max = settings.server.n_requests_max;
+    LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
+    metrics.add_model(wanted.name, model->stats());
+    models.push_back(std::move(model));
+  }
+  return {};
+}
+
+Result<void> App::Impl::build_pipeline() {
+  pipeline::PipelineSetup setup;
+  for (const auto& model : models)
+    setup.models.push_back(model->pipeline_model());
+  for (const config::StageSettings& stage : settings.stages) {
+    LUNA_TRY(auto role, catalog->create<luna_role_if>(stage.role, stage.own));
+    roles.push_back(std::move(role));
+    setup.stages.push_back({&roles.back(), stage.model});
+  }
+  setup.n_requests_max = settings.server.n_requests_max * 2;
+  LUNA_TRY(
+      pipeline,
+      pipeline::StagedPipeline::create(std::move(setup), clock, pipeline_wake, pipeline_stats));
+  metrics.set_role_runs(pipeline_stats.n_role_runs);
+  pipeline->launch();
+  return {};
+}
+
+App::App(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+App::~App() {
+  if (impl_->pipeline) impl_->pipeline->drain(std::chrono::nanoseconds(0));
+  for (const auto& model : impl_->models)
+    model->stop();
+}
+
+Result<std::unique_ptr<App>> App::create(config::Settings settings, const Options& options) {
+  std::unique_ptr<App> app(new App(std::make_unique<Impl>(std::move(settings), options)));
+  LUNA_TRY(app->impl_->find_plugins(options));
+  LUNA_TRY(app->impl_->open_devices());
+  LUNA_TRY(app->impl_->load_models());
+  LUNA_TRY(app->impl_->build_pipeline());
+  return app;
+}
+
+pipeline::Pipeline& App::pipeline() {
+  return *impl_->pipeline;
+}
+const telemetry::MetricsPage& App::metrics() const {
+  return impl_->metrics;
+}
+telemetry::HttpStats& App::http_stats() {
+  return impl_->http_stats;
+}
+telemetry::Health& App::health() {
+  return impl_->health;
+}
+
+bool App::is_alive() const {
+  const auto now = static_cast<std::uint64_t>(impl_->clock.now().count());
+  const auto limit = static_cast<std::uint64_t>(std::chrono::nanoseconds(kSilenceMax).count());
+  return std::all_of(impl_->models.begin(), impl_->models.end(), [&](const auto& model) {
+    const telemetry::EngineStats& stats = model->stats();
+    const bool has_work = stats.n_running.load(std::memory_order_relaxed) > 0;
+    return !has_work || now - stats.last_step_ns.load(std::memory_order_relaxed) < limit;
+  });
+}
+
+Result<void> App::warm_up() {
+  impl_->health.set(telemetry::State::warming);
+  pipeline::Request request;
+  request.id = "warm-up";
+  request.endpoint = pipeline::Endpoint::completion;
+  request.model = impl_->pipeline->model_names().front();
+  request.prompt_text = "Hello";
+  request.n_generated_max = 1;
+  request.sampling.temperature = 0.0F;
+  request.stop.ignore_eos = true;
+  const auto outcome = run_prompt(
+      *impl_->pipeline, std::move(request), [](std::string_view) {}, [] { return true; });
+  if (!outcome) {
+    impl_->health.set(telemetry::State::failed);
+    return outcome.error().in("warm-up");
+  }
+  impl_->health.set(telemetry::State::ready);
+  return {};
+}
+
+void App::drain(std::chrono::milliseconds timeout) {
+  impl_->health.set(telemetry::State::draining);
+  impl_->pipeline->drain(timeout);
+}
+
+}  // namespace luna::app

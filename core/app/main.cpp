@@ -1,0 +1,303 @@
+// The program: command line, exit codes, the outermost fence.
+#include "core/app/command_check.hpp"
+#include "core/app/command_generate.hpp"
+#include "core/app/command_inspect.hpp"
+#include "core/app/command_plugins.hpp"
+#include "core/app/command_pull.hpp"
+#include "core/app/command_serve.hpp"
+#include "core/app/command_template.hpp"
+#include "core/app/command_tokenize.hpp"
+#include "core/app/known_models.hpp"
+#include "core/app/stop_signal.hpp"
+#include "core/app/version.hpp"
+#include "core/base/log.hpp"
+#include "core/model/vocabulary_loader.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace luna::app {
+namespace {
+
+constexpr int kExitWrongUse = 2;
+
+/// What the command line said: one options struct a command, and the command that was chosen.
+struct CommandLine {
+  std::vector<std::filesystem::path> plugin_folders;
+  ServeOptions serve;
+  GenerateOptions generate;
+  PromptOptions chat;
+  TokenizeOptions tokenize;
+  TemplateOptions chat_template;
+  PullOptions pull;
+  std::string path;    // inspect, check, plugin
+  std::string plugin;  // plugins info, why
+  std::string model;   // tokenize, template: a path or a known name
+  std::string listen;  // serve --listen
+  bool json = false;
+  std::function<int(CommandLine&, const CommandStreams&)> run;
+};
+
+/// A subcommand that runs `run` when it is chosen.
+CLI::App* add(CLI::App& app,
+              CommandLine& line,
+              const char* name,
+              const char* help,
+              std::function<int(CommandLine&, const CommandStreams&)> run) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->callback([&line, run = std::move(run)] { line.run = run; });
+  return command;
+}
+
+void add_prompt_options(CLI::App& command, PromptOptions& options) {
+  command.add_option("--config", options.config, "TOML file with devices, models and stages");
+  command.add_option(
+      "--model", options.model, "a GGUF file, or a name that `luna pull` knows; without --config");
+  command.add_option("--system", options.system, "system message");
+  command.add_option("--max-tokens",
+                     options.n_tokens_max,
+                     "tokens to make at most (default: to the end of the context)");
+  command.add_option("--temperature", options.temperature, "0: greedy")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
+  command.add_option("--top-p", options.top_p, "nucleus")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--top-k", options.top_k, "0: all")->capture_default_str();
+  command.add_option("--min-p", options.min_p, "relative to the likeliest token")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "makes sampling repeatable");
+  command.add_option(
+      "--stop", options.stop, "ends the answer where this text would begin; may be repeated");
+}
+
+/// "HOST:PORT", "[::1]:PORT" or "PORT" into the options.
+Result<void> apply_listen(const std::string& listen, ServeOptions& options) {
+  if (listen.empty()) return {};
+  const auto colon = listen.rfind(':');
+  std::string host = colon == std::string::npos ? "" : listen.substr(0, colon);
+  const std::string port = listen.substr(colon == std::string::npos ? 0 : colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  char* end = nullptr;
+  const long number = std::strtol(port.c_str(), &end, 10);
+  if (port.empty() || *end != '\0' || number < 0 || number > 65535)
+    return Error{Code::invalid_argument,
+                 "--listen " + listen + ": must be HOST:PORT with a port of 0 to 65535"};
+  if (!host.empty()) options.host = host;
+  options.port = static_cast<std::uint16_t>(number);
+  return {};
+}
+
+void add_serving_commands(CLI::App& app, CommandLine& line) {
+  CLI::App* serve = add(app,
+                        line,
+                        "serve",
+                        "Serve the OpenAI API over HTTP",
+                        [](CommandLine& l, const CommandStreams& s) {
+                          if (const auto listen = apply_listen(l.listen, l.serve); !listen)
+                            return fail(s, listen.error());
+                          l.serve.plugin_folders = l.plugin_folders;
+                          return run_serve(l.serve, s);
+                        });
+  serve->add_option(
+      "--config", line.serve.config, "TOML file (default: the shipped configs/luna.toml)");
+  serve->add_option("--host", line.serve.host, "address to listen on, instead of the file's");
+  serve->add_option(
+      "--port", line.serve.port, "port to listen on, instead of the file's; 0: any free one");
+  serve->add_option("--listen", line.listen, "HOST:PORT, both at once");
+
+  CLI::App* generate =
+      add(app, line, "generate", "Answer one prompt", [](CommandLine& l, const CommandStreams& s) {
+        l.generate.common.plugin_folders = l.plugin_folders;
+        return run_generate(l.generate, s);
+      });
+  generate->add_option("prompt", line.generate.prompt, "the prompt; '-' or none: standard input");
+  generate->add_flag("--raw", line.generate.raw, "the prompt as it is, without the chat template");
+  generate->add_flag(
+      "--json", line.generate.json, "one JSON object with text, finish reason and counts");
+  add_prompt_options(*generate, line.generate.common);
+
+  CLI::App* chat =
+      add(app, line, "chat", "Chat in the terminal", [](CommandLine& l, const CommandStreams& s) {
+        l.chat.plugin_folders = l.plugin_folders;
+        return run_chat(l.chat, s);
+      });
+  line.chat.temperature = 0.7F;
+  add_prompt_options(*chat, line.chat);
+}
+
+void add_text_commands(CLI::App& app, CommandLine& line) {
+  const auto with_model = [](CommandLine& l,
+                             const CommandStreams& s,
+                             std::filesystem::path& target) -> std::optional<int> {
+    if (l.model.empty()) return std::nullopt;
+    std::error_code ignored;
+    // A folder with tokenizer.json may have a name without a slash.
+    if (std::filesystem::is_directory(l.model, ignored)) {
+      target = l.model;
+      return std::nullopt;
+    }
+    auto path = resolve_model(l.model);
+    if (!path) return fail(s, path.error());
+    target = *path;
+    return std::nullopt;
+  };
+  CLI::App* tokenize = add(app,
+                           line,
+                           "tokenize",
+                           "Text to token ids, and back",
+                           [with_model](CommandLine& l, const CommandStreams& s) {
+                             if (const auto status = with_model(l, s, l.tokenize.model))
+                               return *status;
+                             return run_tokenize(l.tokenize, model::load_vocabulary, s);
+                           });
+  tokenize
+      ->add_option(
+          "--model", line.model, "a GGUF file, a folder with tokenizer.json, or a known name")
+      ->required();
+  tokenize->add_flag(
+      "--no-special", line.tokenize.no_special, "the text of control tokens stays text");
+  tokenize->add_flag(
+      "--jsonl", line.tokenize.jsonl, "a JSON string a line in, a JSON list a line out");
+  tokenize->add_flag("--decode", line.tokenize.decode, "JSON lists of ids in, text out");
+
+  CLI::App* render =
+      add(app,
+          line,
+          "template",
+          "Messages to a prompt, by a chat template",
+          [with_model](CommandLine& l, const CommandStreams& s) {
+            if (const auto status = with_model(l, s, l.chat_template.model)) return *status;
+            return run_template(
+                l.chat_template, model::load_vocabulary, std::chrono::system_clock::now(), s);
+          });
+  auto* model = render->add_option(
+      "--model", line.model, "a GGUF file, a folder with tokenizer.json, or a known name");
+  render->add_option("--template", line.chat_template.template_file, "a file with a template")
+      ->excludes(model);
+}
+
+NamedModels named_models() {
+  NamedModels models;
+  for (const KnownModel& model : known_models())
+    models.known.emplace_back(model.name);
+  models.is_here = [](const std::string& name) { return find_model(name).has_value(); };
+  return models;
+}
+
+void add_file_commands(CLI::App& app, CommandLine& line) {
+  CLI::App* inspect = add(app,
+                          line,
+                          "inspect",
+                          "What a model file holds, checked",
+                          [](CommandLine& l, const CommandStreams& s) {
+                            return run_inspect({l.path, l.json}, s);
+                          });
+  inspect->add_option("file", line.path, "a GGUF or safetensors file")->required();
+  inspect->add_flag("--json", line.json, "for programs");
+
+  CLI::App* check = add(app,
+                        line,
+                        "check",
+                        "Check a TOML file and the plugins it names",
+                        [](CommandLine& l, const CommandStreams& s) {
+                          return run_check({l.path, l.plugin_folders, named_models(), l.json}, s);
+                        });
+  check->add_option("file", line.path, "a TOML file")->required();
+  check->add_flag("--json", line.json, "for programs");
+
+  CLI::App* pull = add(app,
+                       line,
+                       "pull",
+                       "Bring a model into the user's cache",
+                       [](CommandLine& l, const CommandStreams& s) {
+                         if (l.pull.source.empty()) l.pull.source = known_models().front().name;
+                         return run_pull(l.pull, s);
+                       });
+  pull->add_option("source", line.pull.source, "a known name, a .gguf file, or its http(s) URL");
+  pull->add_option("--sha256", line.pull.sha256, "what the file must be")
+      ->check([](const std::string& text) {
+        const bool good =
+            text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+        return good ? std::string() : std::string("must be 64 lower-case hexadecimal digits");
+      });
+  pull->add_flag("--quiet", line.pull.quiet, "no progress");
+
+  add(app, line, "version", "Print the version", [](CommandLine&, const CommandStreams& s) {
+    s.out << "luna " << kVersion << '\n';
+    return kExitFine;
+  });
+}
+
+void add_plugin_commands(CLI::App& app, CommandLine& line) {
+  using Action = int (*)(const std::string&, const PluginsOptions&, const CommandStreams&);
+  const auto on_subject = [](Action action) {
+    return [action](CommandLine& l, const CommandStreams& s) {
+      return action(l.plugin, {l.plugin_folders, l.json}, s);
+    };
+  };
+  CLI::App* plugins =
+      app.add_subcommand("plugins", "What plugins there are, and why one is not used");
+  plugins->require_subcommand(1);
+  CLI::App* list = add(
+      *plugins, line, "list", "Every plugin found", [](CommandLine& l, const CommandStreams& s) {
+        return run_plugins_list({l.plugin_folders, l.json}, s);
+      });
+  list->add_flag("--json", line.json, "for programs");
+  CLI::App* info = add(
+      *plugins, line, "info", "A plugin and the settings it takes", on_subject(run_plugins_info));
+  info->add_option("name", line.plugin, "short name or full id")->required();
+  info->add_flag("--json", line.json, "for programs");
+  CLI::App* why =
+      add(*plugins, line, "why", "Why a plugin can or cannot be used", on_subject(run_plugins_why));
+  why->add_option("subject", line.plugin, "short name, full id or file")->required();
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Luna serves large language models through plugins: schedulers, stage roles, weight formats, "
+      "transports and backends.\nStart with: luna serve, luna chat, luna generate \"Hello\"",
+      "luna");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("luna ") + kVersion);
+  CommandLine line;
+  app.add_option(
+      "--plugin-dir", line.plugin_folders, "folder searched for plugins first; may be repeated");
+  add_serving_commands(app, line);
+  add_text_commands(app, line);
+  add_file_commands(app, line);
+  add_plugin_commands(app, line);
+  app.fallthrough();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error, std::cout, std::cerr);
+    return status == 0 ? kExitFine : kExitWrongUse;
+  }
+  StopSignal::install();
+  init_logging(spdlog::level::info);
+  return line.run(line, CommandStreams{std::cin, std::cout, std::cerr});
+}
+
+}  // namespace
+}  // namespace luna::app
+
+int main(int argc, char** argv) {
+  try {
+    return luna::app::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "luna: " << error.what() << '\n';
+  } catch (...) {
+    std::cerr << "luna: an unknown exception\n";
+  }
+  return luna::app::kExitFailed;
+}

@@ -1,0 +1,174 @@
+#include "core/app/served_model.hpp"
+
+#include "core/app/known_models.hpp"
+#include "core/base/log.hpp"
+#include "core/engine/engine.hpp"
+#include "core/model/vocabulary_loader.hpp"
+#include "core/pipeline/engine_runner.hpp"
+#include "core/text/chat_template.hpp"
+#include "core/text/tokenizer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace luna::app {
+namespace {
+
+std::uint32_t to_abi(config::Numerics numerics) {
+  switch (numerics) {
+    case config::Numerics::i12:
+      return LUNA_NUMERICS_I12;
+    case config::Numerics::i8:
+      return LUNA_NUMERICS_I8;
+    case config::Numerics::bf16:
+      return LUNA_NUMERICS_BF16;
+  }
+  return LUNA_NUMERICS_I12;
+}
+
+std::uint32_t to_abi(config::KvCacheType type) {
+  return type == config::KvCacheType::int8 ? LUNA_DTYPE_I8 : LUNA_DTYPE_BF16;
+}
+
+model::ModelOptions model_options(const config::ModelSettings& settings,
+                                  const std::filesystem::path& path) {
+  model::ModelOptions options;
+  options.name = settings.name;
+  options.path = path;
+  options.numerics = to_abi(settings.numerics);
+  options.kv_dtype = to_abi(settings.kv_cache);
+  options.kv_block_tokens = settings.kv_block_tokens;
+  options.limits.n_rows_max = settings.step_tokens_max;
+  options.limits.n_seqs_max = settings.n_sequences_max;
+  options.limits.n_out_rows_max = settings.n_sequences_max;
+  options.limits.n_positions_max = settings.context_tokens_max.value_or(0);
+  if (settings.layers) {
+    options.layers.emplace();
+    for (const config::LayerRange& range : *settings.layers)
+      options.layers->push_back({range.first, range.count});
+  }
+  return options;
+}
+
+/// The model's own template.
+class TemplateRenderer final : public pipeline::ChatRenderer {
+ public:
+  explicit TemplateRenderer(text::ChatTemplate chat_template)
+      : template_(std::move(chat_template)) {}
+  [[nodiscard]] Result<std::vector<text::TextRun>> render(
+      const boost::json::object& variables) const override {
+    // The wall clock, for strftime_now() alone: what people read in a prompt.
+    return template_.render(variables, std::chrono::system_clock::now());
+  }
+
+ private:
+  text::ChatTemplate template_;
+};
+
+void set_wake(void* signal) {
+  static_cast<WakeSignal*>(signal)->set();
+}
+
+}  // namespace
+
+/// Members stand in the order in which they are built; they are destroyed in reverse.
+struct ServedModel::Impl {
+  std::string name;
+  telemetry::EngineStats stats;
+  std::optional<text::Tokenizer> tokenizer;
+  std::unique_ptr<TemplateRenderer> renderer;
+  std::unique_ptr<model::Model> model;
+  plugin::Instance<luna_scheduler_if> scheduler;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<pipeline::EngineRunner> runner;
+
+  Result<void> read_text(const std::filesystem::path& path);
+  Result<void> load(const config::ModelSettings& settings,
+                    ModelParts parts,
+                    const std::filesystem::path& path);
+};
+
+Result<void> ServedModel::Impl::read_text(const std::filesystem::path& path) {
+  LUNA_TRY(text::Vocabulary vocabulary, model::load_vocabulary(path));
+  const std::string source = vocabulary.chat_template;
+  LUNA_TRY(tokenizer, text::Tokenizer::create(std::move(vocabulary)));
+  if (source.empty()) return {};
+  const auto token_text = [this](std::optional<text::TokenId> id) {
+    return id ? std::string(tokenizer->bytes(*id)) : std::string();
+  };
+  LUNA_TRY(auto chat_template,
+           text::ChatTemplate::create(
+               source, token_text(tokenizer->bos_id()), token_text(tokenizer->eos_id())));
+  renderer = std::make_unique<TemplateRenderer>(std::move(chat_template));
+  return {};
+}
+
+Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
+                                     ModelParts parts,
+                                     const std::filesystem::path& path) {
+  LUNA_TRY(read_text(path));
+  const model::ModelResources resources{parts.quants, parts.devices, parts.collective};
+  LUNA_TRY(model, model::Model::load(model_options(settings, path), resources));
+  const model::CompiledModel& compiled = model->compiled();
+  scheduler = std::move(parts.scheduler);
+  engine::EngineOptions options;
+  options.n_waiting_max = parts.n_requests_max;
+  options.step_tokens_max = settings.step_tokens_max;
+  LUNA_TRY(
+      engine,
+      engine::Engine::create(
+          compiled, scheduler, *tokenizer, *parts.clock, stats, options, set_wake, parts.wake));
+  runner = std::make_unique<pipeline::EngineRunner>(*engine);
+  engine->start();
+  logger("model")->info("loaded model={} layers={} kv_blocks={} kv_block_tokens={} context={}",
+                        name,
+                        compiled.config.n_layers,
+                        compiled.n_kv_blocks,
+                        compiled.kv_block_tokens,
+                        compiled.limits.n_positions_max);
+  return {};
+}
+
+ServedModel::ServedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ServedModel::~ServedModel() {
+  stop();
+}
+
+Result<std::unique_ptr<ServedModel>> ServedModel::load(const config::ModelSettings& settings,
+                                                       ModelParts parts) {
+  auto impl = std::make_unique<Impl>();
+  impl->name = settings.name;
+  std::filesystem::path path;
+  if (settings.path) {
+    path = *settings.path;
+  } else {
+    auto found = find_model(settings.source);
+    if (!found) return found.error().in("model '" + settings.name + "'");
+    path = *found;
+  }
+  if (auto loaded = impl->load(settings, std::move(parts), path); !loaded)
+    return loaded.error().in("model '" + settings.name + "'");
+  return std::unique_ptr<ServedModel>(new ServedModel(std::move(impl)));
+}
+
+pipeline::PipelineModel ServedModel::pipeline_model() const {
+  pipeline::PipelineModel view;
+  view.name = impl_->name;
+  view.runner = impl_->runner.get();
+  view.tokenizer = &*impl_->tokenizer;
+  view.chat = impl_->renderer.get();
+  view.context_tokens_max = impl_->model->compiled().limits.n_positions_max;
+  return view;
+}
+
+const telemetry::EngineStats& ServedModel::stats() const {
+  return impl_->stats;
+}
+
+void ServedModel::stop() {
+  if (impl_->engine) impl_->engine->stop();
+}
+
+}  // namespace luna::app

@@ -1,0 +1,56 @@
+// A model with all that serves it: text, weights on devices, scheduler, engine.
+#pragma once
+
+#include "core/base/clock.hpp"
+#include "core/config/settings.hpp"
+#include "core/model/device.hpp"
+#include "core/model/model_loader.hpp"
+#include "core/pipeline/pipeline_model.hpp"
+#include "core/plugin/instance.hpp"
+#include "core/telemetry/engine_stats.hpp"
+
+#include <luna/abi/scheduler.h>
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace luna::app {
+
+/// What a model is built from. Everything pointed to outlives it.
+struct ModelParts {
+  std::vector<model::Device*> devices;            ///< in layer order
+  plugin::Instance<luna_scheduler_if> scheduler;  ///< of its own: policies keep state
+  std::span<const plugin::Instance<luna_quant_if>> quants;
+  std::optional<model::Collective> collective;
+  Clock* clock = nullptr;
+  WakeSignal* wake = nullptr;  ///< set after steps that published
+  std::uint32_t n_requests_max = 0;
+};
+
+/// Owned by App. A resource.
+class ServedModel {
+ public:
+  /// Loads the model and starts its engine. [start-up]
+  static Result<std::unique_ptr<ServedModel>> load(const config::ModelSettings& settings,
+                                                   ModelParts parts);
+  ~ServedModel();
+  ServedModel(const ServedModel&) = delete;
+  ServedModel& operator=(const ServedModel&) = delete;
+
+  [[nodiscard]] pipeline::PipelineModel pipeline_model() const;
+  [[nodiscard]] const telemetry::EngineStats& stats() const;
+  /// Ends every sequence and the engine thread. [main]
+  void stop();
+
+  struct Impl;
+
+ private:
+  explicit ServedModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace luna::app
