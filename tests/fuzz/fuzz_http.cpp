@@ -1,14 +1,67 @@
-// Bodies of requests: whatever the bytes, an answer, never a crash.
-#include "core/http/openai_schema.hpp"
+// Any bytes on a connection: a real session over a loopback socket answers or hangs up, and ends
+// when its client has.
+#include "core/base/assert.hpp"
+#include "core/http/session.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+/// Takes no request: what is fuzzed is the way to it.
+class ClosedPipeline final : public luna::pipeline::Pipeline {
+ public:
+  [[nodiscard]] std::vector<std::string> model_names() const override { return {"main"}; }
+  [[nodiscard]] std::uint32_t context_length(const std::string&) const override { return 64; }
+  [[nodiscard]] std::uint32_t vocab_size(const std::string&) const override { return 260; }
+  [[nodiscard]] luna::Result<std::vector<luna::pipeline::TokenId>> tokenize(
+      const luna::pipeline::Request&) const override {
+    return std::vector<luna::pipeline::TokenId>{};
+  }
+  [[nodiscard]] std::string token_bytes(const std::string&,
+                                        luna::pipeline::TokenId) const override {
+    return "a";
+  }
+  luna::Result<std::unique_ptr<luna::pipeline::RunningRequest>> start(
+      luna::pipeline::Request, std::shared_ptr<luna::pipeline::OutputSink>) override {
+    return luna::Error{luna::Code::unavailable, "closed"};
+  }
+};
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using luna::pipeline::Endpoint;
-  const std::string_view body(reinterpret_cast<const char*>(data), size);
-  (void)luna::http::parse_body(Endpoint::chat, body, "main");
-  (void)luna::http::parse_body(Endpoint::completion, body, "main");
+  static ClosedPipeline pipeline;
+  static luna::telemetry::HttpStats stats;
+  static const luna::telemetry::MetricsPage metrics("fuzz", stats);
+  static luna::telemetry::Health health;
+  static luna::http::Service service{pipeline, metrics, stats, health};
+  asio::io_context io;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  tcp::socket client(io);
+  client.connect(acceptor.local_endpoint());
+  auto session = std::make_shared<luna::http::Session>(acceptor.accept(), service);
+  asio::co_spawn(io, session->run(), asio::detached);
+  session.reset();
+  boost::system::error_code ignored;
+  // Less than a socket's buffer, so that nobody has to read for the write to end.
+  asio::write(client, asio::buffer(data, size), ignored);
+  client.shutdown(tcp::socket::shutdown_send, ignored);
+  io.run();
+  LUNA_VERIFY(stats.n_connections == 0);
   return 0;
 }

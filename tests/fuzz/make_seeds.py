@@ -1,0 +1,60 @@
+"""Writes the seeds of the fuzzers into seeds/: small right inputs from which a fuzzer begins.
+
+  make_seeds.py      standard library only
+"""
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+BODIES = [
+    {"messages": [{"role": "user", "content": "x"}], "n": 2, "stop": ["a"], "logit_bias": {"5": -1.5},
+     "stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 2},
+    {"messages": [{"role": "system", "content": [{"type": "text", "text": "x"}]},
+                  {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function":
+                   {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": "1"}]},
+    {"prompt": ["a", "b"], "max_tokens": 0, "echo": True, "suffix": None, "best_of": 1, "seed": 7},
+    {"prompt": [[1, 2], [3]], "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "ignore_eos": True},
+]
+
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [{"id": 3, "content": "<|im_end|>", "single_word": False, "lstrip": False, "rstrip": False,
+                      "normalized": False, "special": True}],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": True},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]},
+    "post_processor": None,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "<|im_end|>": 3}, "merges": ["a b"]},
+}
+TOKENIZER_CONFIG = {"bos_token": "<|im_end|>", "eos_token": {"content": "<|im_end|>"}, "add_bos_token": False,
+                    "chat_template": "{{ messages[0].content }}"}
+
+
+def requests() -> list[bytes]:
+    body = json.dumps(BODIES[0]).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    return [
+        head + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        head + chunked + b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\nHEAD /metrics HTTP/1.1\r\nConnection: close\r\n\r\n",
+        b"OPTIONS /v1/models HTTP/1.1\r\nOrigin: http://a\r\nExpect: 100-continue\r\n\r\n",
+    ]
+
+
+def main() -> None:
+    seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
+    seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]
+    for name, inputs in seeds.items():
+        folder = HERE / "seeds" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, content in enumerate(inputs):
+            (folder / str(i)).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()
