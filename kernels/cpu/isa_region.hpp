@@ -2,20 +2,21 @@
 // always_inline intrinsics in templates fail to inline. Standard headers go before a region.
 #pragma once
 
+#define LUNA_ISA_AVX2 "avx2,fma,f16c"
+#define LUNA_ISA_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+
+// Twice, so that the features are expanded before they become text.
+#define LUNA_ISA_PRAGMA(...) LUNA_ISA_PRAGMA_TEXT(__VA_ARGS__)
+#define LUNA_ISA_PRAGMA_TEXT(...) _Pragma(#__VA_ARGS__)
+
 #if defined(__clang__)
-#define LUNA_ISA_BEGIN_AVX2 \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
-#define LUNA_ISA_BEGIN_AVX512                                                            \
-  _Pragma(                                                                               \
-      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq," \
-      "avx512vnni,avx2,fma,f16c\"))), apply_to = function)")
-#define LUNA_ISA_END _Pragma("clang attribute pop")
+#define LUNA_ISA_BEGIN(features) \
+  LUNA_ISA_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define LUNA_ISA_END LUNA_ISA_PRAGMA(clang attribute pop)
 #else
-#define LUNA_ISA_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c\")")
-#define LUNA_ISA_BEGIN_AVX512 \
-  _Pragma("GCC push_options") \
-      _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c\")")
-#define LUNA_ISA_END _Pragma("GCC pop_options")
+#define LUNA_ISA_BEGIN(features) \
+  LUNA_ISA_PRAGMA(GCC push_options) LUNA_ISA_PRAGMA(GCC target(features))
+#define LUNA_ISA_END LUNA_ISA_PRAGMA(GCC pop_options)
 #endif
 
 /// Small functions of a region: they must become part of their caller's loop.

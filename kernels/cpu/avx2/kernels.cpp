@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
-LUNA_ISA_BEGIN_AVX2
+LUNA_ISA_BEGIN(LUNA_ISA_AVX2)
 namespace luna::kernels::avx2 {
 namespace {
 #include "kernels/cpu/shared/kernels.inl"

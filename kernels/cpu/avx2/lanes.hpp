@@ -9,7 +9,7 @@
 #include <cstring>
 #include <immintrin.h>
 
-LUNA_ISA_BEGIN_AVX2
+LUNA_ISA_BEGIN(LUNA_ISA_AVX2)
 namespace luna::kernels::avx2 {
 
 struct F {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
-LUNA_ISA_BEGIN_AVX512
+LUNA_ISA_BEGIN(LUNA_ISA_AVX512)
 namespace luna::kernels::avx512 {
 namespace {
 #include "kernels/cpu/shared/kernels.inl"

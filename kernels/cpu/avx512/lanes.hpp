@@ -9,7 +9,7 @@
 #include <cstring>
 #include <immintrin.h>
 
-LUNA_ISA_BEGIN_AVX512
+LUNA_ISA_BEGIN(LUNA_ISA_AVX512)
 namespace luna::kernels::avx512 {
 
 using F = __m512;
