@@ -1,12 +1,46 @@
 #include "weight.hpp"
 
+#include "kernels/cpu/arithmetic.hpp"
+
 #include <luna/float16.hpp>
+#include <luna/op_program.hpp>
 
 #include <cmath>
 #include <cstring>
 
 namespace luna::cpu {
 namespace {
+
+// What core writes on a linear op and what the kernels derive from the weight is one rule, stated
+// on both sides of the border; these hold the two together.
+constexpr luna_weight_desc described(std::uint64_t n_cols,
+                                     std::uint32_t bits,
+                                     std::uint32_t group,
+                                     std::uint32_t super) {
+  luna_weight_desc d{};
+  d.klass = LUNA_WEIGHT_AFFINE;
+  d.n_cols = n_cols;
+  d.bits = bits;
+  d.group = group;
+  d.super = super;
+  return d;
+}
+constexpr bool is_same_rule(const luna_weight_desc& d, std::uint64_t n_rows) {
+  const LinearNumerics n = linear_numerics(d, n_rows);
+  return n.segment == kernels::segment_length(static_cast<std::int64_t>(n_rows),
+                                              static_cast<std::int64_t>(d.n_cols),
+                                              d.group,
+                                              d.super) &&
+         n.activation_bits ==
+             static_cast<std::uint32_t>(kernels::activation_bits(static_cast<int>(d.bits))) &&
+         n.activation_group == kernels::activation_group(d.group, d.super);
+}
+static_assert(is_same_rule(described(576, 4, 32, 0), 576));
+static_assert(is_same_rule(described(1536, 5, 32, 0), 576));
+static_assert(is_same_rule(described(576, 8, 32, 0), 49152));
+static_assert(is_same_rule(described(4096, 6, 16, 256), 4096));
+static_assert(is_same_rule(described(4096, 3, 128, 0), 128));
+static_assert(is_same_rule(described(4096, 7, 4096, 0), 14336));
 
 Error unsupported(const luna_weight_desc& d, const std::string& why) {
   return {Code::unsupported,
