@@ -74,6 +74,14 @@ LUNA_ISA_INLINE F round_even(F x) {
   constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};
 }
+LUNA_ISA_INLINE F swap_pairs(F x) {
+  return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)};
+}
+LUNA_ISA_INLINE F duplicate(F x) {
+  const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  const __m256i high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
+  return {_mm256_permutevar8x32_ps(x.a, low), _mm256_permutevar8x32_ps(x.a, high)};
+}
 LUNA_ISA_INLINE F select_range(F x, F y, int first, int last) {
   const __m256i in_a = _mm256_andnot_si256(below(first, 0), below(last, 0));
   const __m256i in_b = _mm256_andnot_si256(below(first, 1), below(last, 1));

@@ -64,6 +64,13 @@ LUNA_ISA_INLINE F min(F a, F b) {
 LUNA_ISA_INLINE F round_even(F a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+LUNA_ISA_INLINE F swap_pairs(F a) {
+  return _mm512_permute_ps(a, 0xB1);
+}
+LUNA_ISA_INLINE F duplicate(F a) {
+  const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return _mm512_permutexvar_ps(twice, a);
+}
 LUNA_ISA_INLINE F select_range(F a, F b, int first, int last) {
   const auto mask = static_cast<__mmask16>(first_lanes(last) & ~first_lanes(first));
   return _mm512_mask_blend_ps(mask, b, a);

@@ -86,6 +86,14 @@ LUNA_ISA_INLINE F min(F a, F b) {
 LUNA_ISA_INLINE F round_even(F a) {
   return map([&](int i) { return std::nearbyint(a.v[i]); });
 }
+/// Neighbours exchanged: 1, 0, 3, 2, ..
+LUNA_ISA_INLINE F swap_pairs(F a) {
+  return map([&](int i) { return a.v[i ^ 1]; });
+}
+/// The first eight lanes, each twice: 0, 0, 1, 1, ..
+LUNA_ISA_INLINE F duplicate(F a) {
+  return map([&](int i) { return a.v[i / 2]; });
+}
 /// Lanes first..last-1 of a, the others of b.
 LUNA_ISA_INLINE F select_range(F a, F b, int first, int last) {
   return map([&](int i) { return i >= first && i < last ? a.v[i] : b.v[i]; });

@@ -70,29 +70,40 @@ void layer_norm(const LayerNormArgs& args) {
   });
 }
 
-/// y0 = fma(x0, cos, -(x1 * sin)); y1 = fma(x0, sin, x1 * cos).
-void rope(const RopeArgs& args) {
+/// A pair (x0, x1) becomes fma(x0, cos, x1 * -sin), fma(x1, cos, x0 * sin).
+LUNA_ISA_INLINE void rope_interleaved(const RopeArgs& args, const float* x, float* y) {
+  float signs[16];
+  for (int i = 0; i < 16; ++i) {
+    signs[i] = i % 2 == 0 ? -1.0F : 1.0F;
+  }
+  const F sign = load(signs);
+  for_lanes(args.n_rot, [&](std::int64_t i, int m) LUNA_LAMBDA_INLINE {
+    const F v = load_part(x + i, m);
+    const F c = duplicate(load_n(args.cosine + i / 2, m / 2));
+    const F s = mul(duplicate(load_n(args.sine + i / 2, m / 2)), sign);
+    store_part(y + i, fma(v, c, mul(swap_pairs(v), s)), m);
+  });
+}
+LUNA_ISA_INLINE void rope_halves(const RopeArgs& args, const float* x, float* y) {
   const int half = args.n_rot / 2;
+  for_lanes(half, [&](std::int64_t i, int m) LUNA_LAMBDA_INLINE {
+    const F x0 = load_part(x + i, m);
+    const F x1 = load_part(x + half + i, m);
+    const F c = load_part(args.cosine + i, m);
+    const F s = load_part(args.sine + i, m);
+    store_part(y + i, fma(x0, c, mul(x1, mul(s, set(-1.0F)))), m);
+    store_part(y + half + i, fma(x1, c, mul(x0, s)), m);
+  });
+}
+
+void rope(const RopeArgs& args) {
   for (int h = 0; h < args.n_heads; ++h) {
     const float* x = args.x + static_cast<std::int64_t>(h) * args.head_dim;
     float* y = args.y + static_cast<std::int64_t>(h) * args.head_dim;
     if (args.style == RopeStyle::halves) {
-      for_lanes(half, [&](std::int64_t i, int m) LUNA_LAMBDA_INLINE {
-        const F x0 = load_part(x + i, m);
-        const F x1 = load_part(x + half + i, m);
-        const F c = load_part(args.cosine + i, m);
-        const F s = load_part(args.sine + i, m);
-        store_part(y + i, fma(x0, c, sub(set(0.0F), mul(x1, s))), m);
-        store_part(y + half + i, fma(x0, s, mul(x1, c)), m);
-      });
+      rope_halves(args, x, y);
     } else {
-      for (int i = 0; i < half; ++i) {
-        const float x0 = x[2 * i];
-        const float x1 = x[2 * i + 1];
-        const float first = std::fma(x0, args.cosine[i], 0.0F - x1 * args.sine[i]);
-        y[2 * i + 1] = std::fma(x0, args.sine[i], x1 * args.cosine[i]);
-        y[2 * i] = first;
-      }
+      rope_interleaved(args, x, y);
     }
     for (int i = args.n_rot; i < args.head_dim; ++i) {
       y[i] = x[i];
