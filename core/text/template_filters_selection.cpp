@@ -6,8 +6,14 @@
 namespace luna::text::jinja {
 namespace {
 
+/// The items of a value; what is false has none, even where it could not be looped over.
+Result<std::vector<Value>> items_if_true(Interpreter& in, const Value& subject) {
+  if (!is_truthy(subject)) return std::vector<Value>();
+  return in.items_of(subject);
+}
+
 Result<Value> map(Interpreter& in, const Value& subject, const Arguments& arguments) {
-  LUNA_TRY(const std::vector<Value> items, in.items_of(subject));
+  LUNA_TRY(const std::vector<Value> items, items_if_true(in, subject));
   std::vector<Value> mapped;
   if (arguments.positional.empty()) {
     LUNA_TRY(const BoundArguments bound, in.bind("map", "attribute default?", arguments));
@@ -51,7 +57,7 @@ Result<Value> choose(Interpreter& in,
     test = rest.positional[0].bytes();
     rest.positional.erase(rest.positional.begin());
   }
-  LUNA_TRY(const std::vector<Value> items, in.items_of(subject));
+  LUNA_TRY(const std::vector<Value> items, items_if_true(in, subject));
   std::vector<Value> kept;
   for (const Value& item : items) {
     LUNA_TRY(in.spend(Interpreter::kStepUnits));

@@ -138,7 +138,11 @@ Result<Value> center(Interpreter& in, const Value& subject, const Arguments& arg
 Result<Value> truncate(Interpreter& in, const Value& subject, const Arguments& arguments) {
   LUNA_TRY(const BoundArguments bound,
            in.bind("truncate", "length? killwords? end? leeway?", arguments));
-  LUNA_TRY(const MarkedText text, in.printed(subject));
+  if (subject.is(Kind::undefined)) return subject;
+  if (!subject.is(Kind::text)) {
+    return in.error("truncate needs a string, not '" + std::string(type_name(subject)) + "'");
+  }
+  const MarkedText& text = subject.as_text();
   LUNA_TRY(const std::int64_t length, in.integer(bound, 0, 255));
   LUNA_TRY(const std::int64_t leeway, in.integer(bound, 3, 5));
   const MarkedText end = bound.has(2) ? to_text(bound[2]) : MarkedText("...", true);
@@ -196,22 +200,54 @@ Result<Value> format(Interpreter& in, const Value& subject, const Arguments& arg
   return format_percent(in, text, values);
 }
 
-Result<Value> urlencode(Interpreter& in, const Value& subject, const Arguments& arguments) {
-  LUNA_TRY(const MarkedText text, only_text(in, "urlencode", subject, arguments));
+/// A text with its bytes as %XX but for those that a URL, or a part of its query, may have.
+MarkedText url_quoted(const MarkedText& text, bool in_query) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   MarkedText out;
   for (std::size_t pos = 0; pos < text.size(); ++pos) {
     const auto byte = static_cast<unsigned char>(text.bytes()[pos]);
-    const bool plain =
-        (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
-        (byte >= '0' && byte <= '9') ||
-        std::string_view("_.-~/").find(static_cast<char>(byte)) != std::string_view::npos;
+    const bool plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+                       (byte >= '0' && byte <= '9') || byte == '_' || byte == '.' || byte == '-' ||
+                       byte == '~' || (byte == '/' && !in_query);
     if (plain) {
       out.append(text, pos, pos + 1);
+    } else if (byte == ' ' && in_query) {
+      out.append("+", text.trusted_at(pos));
     } else {
       const std::array<char, 3> code = {'%', kHex[byte >> 4U], kHex[byte & 15U]};
       out.append(std::string_view(code.data(), code.size()), text.trusted_at(pos));
     }
+  }
+  return out;
+}
+
+/// A text, or a mapping or pairs as the query of a URL.
+Result<Value> urlencode(Interpreter& in, const Value& subject, const Arguments& arguments) {
+  LUNA_TRY(in.bind("urlencode", "", arguments));
+  const bool has_pairs = subject.is(Kind::dict) || subject.is(Kind::list);
+  if (!has_pairs) {
+    LUNA_TRY(const MarkedText text, in.printed(subject));
+    return in.text(url_quoted(text, false));
+  }
+  std::vector<std::pair<Value, Value>> pairs;
+  if (subject.is(Kind::dict)) {
+    pairs = subject.as_dict().entries;
+  } else {
+    LUNA_TRY(const std::vector<Value> items, in.items_of(subject));
+    for (const Value& item : items) {
+      LUNA_TRY(const std::vector<Value> parts, in.items_of(item));
+      if (parts.size() != 2) return in.error("urlencode needs pairs of a key and a value");
+      pairs.emplace_back(parts[0], parts[1]);
+    }
+  }
+  MarkedText out;
+  for (const auto& [key, value] : pairs) {
+    LUNA_TRY(const MarkedText key_text, in.printed(key));
+    LUNA_TRY(const MarkedText value_text, in.printed(value));
+    if (!out.empty()) out.append("&", true);
+    out.append(url_quoted(key_text, true));
+    out.append("=", true);
+    out.append(url_quoted(value_text, true));
   }
   return in.text(std::move(out));
 }

@@ -110,15 +110,21 @@ Result<Value> to_int(Interpreter& in, const Value& subject, const Arguments& arg
   const Value otherwise = bound.has(0) ? bound[0] : Value::integer(0);
   if (subject.is_integer_like()) return Value::integer(subject.as_integer(), subject.trusted());
   std::optional<std::int64_t> whole;
+  std::optional<double> real;
   bool trusted = subject.trusted();
-  if (subject.is(Kind::real)) whole = whole_part(subject.as_real());
+  if (subject.is(Kind::real)) {
+    real = subject.as_real();
+    if (std::isinf(*real)) return in.error("cannot convert float infinity to integer");
+  }
   if (subject.is(Kind::text)) {
     LUNA_TRY(in.spend(subject.as_text().size()));
     trusted = subject.as_text().all_trusted();
     whole = parse_integer(subject.as_text(), static_cast<int>(base));
-    if (!whole) {
-      if (const auto real = parse_real(subject.as_text())) whole = whole_part(*real);
-    }
+    if (!whole) real = parse_real(subject.as_text());
+  }
+  if (real && std::isfinite(*real)) {
+    whole = whole_part(*real);
+    if (!whole) return in.error("the integer does not fit into 64 bits");
   }
   return whole ? Value::integer(*whole, trusted) : otherwise;
 }

@@ -95,6 +95,7 @@ class Lexer {
   }
 
   Result<void> skip_comment(std::size_t tag) {
+    if (pos_ == source_.size()) return {};  // as in the reference
     const std::size_t end = source_.find("#}", pos_);
     if (end == std::string_view::npos) return fail(tag, "missing end of comment tag");
     const char sign = end > pos_ ? source_[end - 1] : ' ';
@@ -115,6 +116,7 @@ class Lexer {
   }
 
   Result<void> read_raw(std::size_t tag) {
+    if (pos_ == source_.size()) return {};  // as in the reference
     for (std::size_t at = pos_;; ++at) {
       at = source_.find("{%", at);
       if (at == std::string_view::npos) return fail(tag, "missing end of raw directive");

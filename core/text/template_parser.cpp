@@ -233,7 +233,13 @@ class Parser {
   Result<Stmt> print() {
     Stmt statement = begin(StmtKind::print);
     stream_.take();
-    LUNA_TRY(statement.expr, expressions_.tuple());
+    // Several values are printed one after the other: a concatenation, not a tuple.
+    statement.expr = captured();
+    statement.expr->kind = ExprKind::concat;
+    do {
+      LUNA_TRY(ExprPtr value, expressions_.expression());
+      statement.expr->operands.push_back(std::move(value));
+    } while (stream_.skip_op(","));
     return statement;
   }
 
