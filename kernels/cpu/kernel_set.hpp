@@ -167,6 +167,7 @@ struct MergeArgs {
 
 enum class RopeStyle : std::uint8_t { interleaved, halves };
 /// Rotates the leading n_rot elements of each head of one row; x -> y, in place allowed.
+/// A pair (x0, x1) becomes fma(x0, cos, x1 * -sin), fma(x1, cos, x0 * sin).
 struct RopeArgs {
   RopeStyle style = RopeStyle::interleaved;
   int n_heads = 0;

@@ -48,12 +48,11 @@ struct QueryTile {
   }
 };
 
-LUNA_ISA_INLINE const std::byte* kv_head_at(const AttendArgs& args, std::int64_t position) {
-  const KvView& kv = args.kv;
-  const std::int64_t block = position / kv.shape.block_tokens;
-  return kv.base +
-         static_cast<std::size_t>(kv.table[block - kv.first_block]) * kv.block_stride_bytes +
-         static_cast<std::size_t>(args.kv_head) * kv_head_bytes(kv.shape);
+/// One KV head of the block that holds a position.
+LUNA_ISA_INLINE std::byte* kv_head_at(const KvView& kv, int kv_head, std::int64_t position) {
+  const std::int64_t block = position / kv.shape.block_tokens - kv.first_block;
+  return kv.base + static_cast<std::size_t>(kv.table[block]) * kv.block_stride_bytes +
+         static_cast<std::size_t>(kv_head) * kv_head_bytes(kv.shape);
 }
 
 /// The rows of Q in BF16 terms.
@@ -78,7 +77,7 @@ void score_tokens(const QueryTile& tile, const AttendMemory& memory, std::int64_
   const AttendArgs& args = *tile.args;
   const int head_dim = args.kv.shape.head_dim;
   const std::int64_t in_block = position % args.kv.shape.block_tokens;
-  const std::byte* k = kv_head_at(args, position) +
+  const std::byte* k = kv_head_at(args.kv, args.kv_head, position) +
                        static_cast<std::size_t>(in_block) * static_cast<std::size_t>(head_dim) * 2;
   F acc[queries];
   for (int i = 0; i < queries; ++i) {
@@ -151,7 +150,8 @@ const std::byte* v_step(const QueryTile& tile, const AttendMemory& memory, std::
   const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
   const auto block_tokens = static_cast<std::size_t>(args.kv.shape.block_tokens);
   const auto in_block = static_cast<std::size_t>(position) % block_tokens;
-  const std::byte* v = kv_head_at(args, position) + (block_tokens + in_block) * head_dim * 2;
+  const std::byte* v =
+      kv_head_at(args.kv, args.kv_head, position) + (block_tokens + in_block) * head_dim * 2;
   const std::int64_t written = tile.n_written - position;
   if (written >= 32) {
     return v;

@@ -175,14 +175,11 @@ void merge_partials(const MergeArgs& args) {
 
 void kv_write(const KvWriteArgs& args) {
   const KvShape& shape = args.kv.shape;
-  AttendArgs where;
-  where.kv = args.kv;
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const auto in_block =
       static_cast<std::size_t>(args.position) % static_cast<std::size_t>(shape.block_tokens);
   for (int h = 0; h < shape.n_kv_heads; ++h) {
-    where.kv_head = h;
-    auto* k = const_cast<std::byte*>(kv_head_at(where, args.position));
+    std::byte* k = kv_head_at(args.kv, h, args.position);
     std::byte* v = k + static_cast<std::size_t>(shape.block_tokens) * head_dim * 2;
     k += in_block / 16 * head_dim * 32 + in_block % 16 * 4;
     v += in_block / 2 * head_dim * 4 + in_block % 2 * 2;
