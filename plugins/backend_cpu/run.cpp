@@ -1,4 +1,6 @@
-#include "run.hpp"
+// One thread walks the phases of a step: ops on rows and columns, candidates, and what the leader
+// does alone. Ops on heads are in run_heads.cpp.
+#include "step_thread.hpp"
 
 #include <luna/float16.hpp>
 
@@ -10,28 +12,9 @@
 namespace luna::cpu {
 namespace {
 
-struct Range {
-  std::uint32_t first = 0;
-  std::uint32_t last = 0;
-  [[nodiscard]] std::uint32_t size() const { return last - first; }
-};
-
-/// Consecutive rows of one sequence at consecutive positions.
-struct RowRun {
-  std::uint32_t seq = 0;
-  std::uint32_t first_row = 0;
-  std::uint32_t n_rows = 0;
-};
-
-class StepThread {
+class StepThread : public ThreadView {
  public:
-  StepThread(StepContext& context, std::uint32_t thread)
-      : c_(context),
-        s_(*context.schedule),
-        k_(*context.kernels),
-        thread_(thread),
-        n_threads_(context.team->n_threads()),
-        own_(context.private_memory + thread * context.private_stride) {}
+  StepThread(StepContext& context, std::uint32_t thread) : ThreadView(context, thread) {}
 
   void run() {
     std::uint32_t i = 0;
@@ -43,55 +26,6 @@ class StepThread {
   }
 
  private:
-  // ---- Sharing out
-
-  [[nodiscard]] Range share(std::uint32_t n) const {
-    const std::uint64_t total = n;
-    return {static_cast<std::uint32_t>(total * thread_ / n_threads_),
-            static_cast<std::uint32_t>(total * (thread_ + 1) / n_threads_)};
-  }
-  [[nodiscard]] std::uint32_t n_rows(RowCount rows) const {
-    return rows == RowCount::step ? c_.step.n_rows : c_.step.n_out_rows;
-  }
-  [[nodiscard]] Range rows_of(const CompiledOp& op, RowCount rows) const {
-    const std::uint32_t n = n_rows(rows);
-    return op.split == Split::every_thread ? Range{0, n} : share(n);
-  }
-  /// This thread's columns of a tensor: whole strips, as linear ops share them.
-  [[nodiscard]] Range columns_of(std::uint32_t width) const {
-    const Range strips = share((width + 15) / 16);
-    return {16 * strips.first, std::min(16 * strips.last, width)};
-  }
-
-  // ---- Tensors
-
-  [[nodiscard]] std::byte* base(bool is_private) const { return is_private ? own_ : c_.shared; }
-  [[nodiscard]] std::byte* bytes(const TensorRef& t, std::uint32_t row) const {
-    return base(t.is_private) + t.offset + t.column_bytes + row * t.stride_bytes;
-  }
-  [[nodiscard]] float* floats(const TensorRef& t, std::uint32_t row) const {
-    return reinterpret_cast<float*>(bytes(t, row));
-  }
-  static std::int64_t stride_floats(const TensorRef& t) {
-    return static_cast<std::int64_t>(t.stride_bytes / sizeof(float));
-  }
-  [[nodiscard]] kernels::QuantizedRows quantized(const ActivationBuffer& b) const {
-    return kernels::place_quantized_rows(
-        base(b.is_private) + b.offset, n_rows(b.rows), b.k, b.group, b.bits);
-  }
-  [[nodiscard]] kernels::DenseRows dense(const ActivationBuffer& b) const {
-    return kernels::place_dense_rows(base(b.is_private) + b.offset, n_rows(b.rows), b.k);
-  }
-
-  /// Calls body(first, last) with pointers-ready column ranges for every row of an elementwise op.
-  template <typename Body>
-  void for_own_columns(const CompiledOp& op, Body&& body) const {
-    const Range columns = columns_of(op.out.width);
-    if (columns.size() == 0) return;
-    for (std::uint32_t row = 0; row < n_rows(op.out.rows); ++row)
-      body(row, columns);
-  }
-
   void run_op(const CompiledOp& op) {
     switch (op.action) {
       case Action::embed:
@@ -104,14 +38,9 @@ class StepThread {
       case Action::linear:
         return run_linear(op);
       case Action::rope:
-        return op.split == Split::heads ? for_own_heads(&StepThread::rope_head, op)
-                                        : run_rope_rows(op);
       case Action::kv_write:
-        return op.split == Split::heads ? for_own_heads(&StepThread::kv_write_head, op)
-                                        : run_kv_write_rows(op);
       case Action::attend:
-        return op.split == Split::heads ? for_own_heads(&StepThread::attend_head, op)
-                                        : run_attend_tasks(op);
+        return run_head_op(*this, op);
       case Action::act_mul:
       case Action::add:
       case Action::scale:
@@ -263,134 +192,6 @@ class StepThread {
                     columns.size() * sizeof(float));
   }
 
-  // ---- Heads
-
-  [[nodiscard]] const std::uint32_t* table_of(std::uint32_t seq) const {
-    return c_.step.block_tables + std::size_t{seq} * c_.step.block_table_stride;
-  }
-  [[nodiscard]] kernels::KvView kv_of(std::uint32_t layer, std::uint32_t seq) const {
-    kernels::KvView kv;
-    kv.shape = c_.kv.shape;
-    kv.base = c_.kv.base + layer * kernels::kv_block_bytes(c_.kv.shape);
-    kv.block_stride_bytes = c_.kv.block_bytes;
-    kv.table = table_of(seq);
-    return kv;
-  }
-  [[nodiscard]] std::uint32_t n_kv_heads() const {
-    return static_cast<std::uint32_t>(c_.kv.shape.n_kv_heads);
-  }
-
-  /// Calls body(run) for the runs of a sequence, at most rows_max rows each.
-  template <typename Body>
-  void for_runs(std::uint32_t seq, std::uint32_t rows_max, Body&& body) const {
-    const std::uint32_t end = c_.step.seq_first_row[seq + 1];
-    std::uint32_t row = c_.step.seq_first_row[seq];
-    while (row < end) {
-      std::uint32_t n = 1;
-      while (row + n < end && n < rows_max &&
-             c_.step.positions[row + n] == c_.step.positions[row] + n)
-        ++n;
-      body(RowRun{seq, row, n});
-      row += n;
-    }
-  }
-  /// Calls the member for this thread's share of (sequence, KV head).
-  void for_own_heads(void (StepThread::*body)(const CompiledOp&, std::uint32_t, std::uint32_t)
-                         const,
-                     const CompiledOp& op) const {
-    const Range units = share(c_.step.n_seqs * n_kv_heads());
-    for (std::uint32_t unit = units.first; unit < units.last; ++unit)
-      (this->*body)(op, unit / n_kv_heads(), unit % n_kv_heads());
-  }
-
-  [[nodiscard]] kernels::RopeArgs rope_args(const CompiledOp& op, std::uint32_t row) const {
-    const RopeTable& table = *op.rope;
-    const std::size_t at = std::size_t{c_.step.positions[row]} * table.n_pairs;
-    kernels::RopeArgs args;
-    args.style =
-        op.kind == LUNA_ROPE_HALVES ? kernels::RopeStyle::halves : kernels::RopeStyle::interleaved;
-    args.n_heads = static_cast<int>(op.n_heads);
-    args.head_dim = static_cast<int>(op.head_dim);
-    args.n_rot = static_cast<int>(2 * table.n_pairs);
-    args.cosine = table.cosine.data() + at;
-    args.sine = table.sine.data() + at;
-    args.x = floats(op.in[0], row);
-    args.y = floats(op.out, row);
-    return args;
-  }
-  void run_rope_rows(const CompiledOp& op) const {
-    const Range rows = rows_of(op, RowCount::step);
-    for (std::uint32_t row = rows.first; row < rows.last; ++row)
-      k_.rope(rope_args(op, row));
-  }
-  void rope_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
-    const std::uint32_t heads = op.n_heads / n_kv_heads();
-    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
-         ++row) {
-      kernels::RopeArgs args = rope_args(op, row);
-      args.n_heads = static_cast<int>(heads);
-      args.x += std::size_t{kv_head} * heads * op.head_dim;
-      args.y += std::size_t{kv_head} * heads * op.head_dim;
-      k_.rope(args);
-    }
-  }
-
-  void run_kv_write_rows(const CompiledOp& op) const {
-    const Range rows = rows_of(op, RowCount::step);
-    std::uint32_t seq = 0;
-    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
-      while (row >= c_.step.seq_first_row[seq + 1])
-        ++seq;
-      k_.kv_write({kv_of(op.layer, seq),
-                   c_.step.positions[row],
-                   floats(op.in[0], row),
-                   floats(op.in[1], row)});
-    }
-  }
-  void kv_write_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
-    kernels::KvView kv = kv_of(op.layer, seq);
-    kv.base += kv_head * kernels::kv_head_bytes(kv.shape);
-    kv.shape.n_kv_heads = 1;
-    const std::size_t at = kv_head * static_cast<std::size_t>(kv.shape.head_dim);
-    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
-         ++row)
-      k_.kv_write(
-          {kv, c_.step.positions[row], floats(op.in[0], row) + at, floats(op.in[1], row) + at});
-  }
-
-  void attend(const CompiledOp& op, const RowRun& run, std::uint32_t kv_head) const {
-    const std::uint32_t group_heads = op.n_heads / n_kv_heads();
-    const std::size_t at =
-        std::size_t{kv_head} * group_heads * static_cast<std::size_t>(c_.kv.shape.head_dim);
-    kernels::AttendArgs args;
-    args.kv = kv_of(op.layer, run.seq);
-    args.kv_head = static_cast<int>(kv_head);
-    args.group_heads = static_cast<int>(group_heads);
-    args.first_position = c_.step.positions[run.first_row];
-    args.n_rows = run.n_rows;
-    args.window = op.window;
-    args.scale = op.number;
-    args.softcap = op.softcap;
-    args.q = floats(op.in[0], run.first_row) + at;
-    args.q_stride = stride_floats(op.in[0]);
-    args.out = floats(op.out, run.first_row) + at;
-    args.out_stride = stride_floats(op.out);
-    args.scratch = own_ + s_.kernel_scratch;
-    k_.attend(args);
-  }
-  void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
-    for_runs(seq, kNarrowRows, [&](const RowRun& run) { attend(op, run, kv_head); });
-  }
-  /// Neighbouring tasks cost about the same, so dealing them in turn balances the threads.
-  void run_attend_tasks(const CompiledOp& op) const {
-    std::uint32_t task = 0;
-    for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
-      for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
-        for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
-          if (task++ % n_threads_ == thread_) attend(op, run, head);
-      });
-  }
-
   // ---- Candidates
 
   [[nodiscard]] static std::uint32_t n_chunks_of(std::uint32_t width) {
@@ -484,13 +285,6 @@ class StepThread {
       std::memcpy(floats(op.out, row), out + std::size_t{row} * t.width, t.width * sizeof(float));
     return LUNA_OK;
   }
-
-  StepContext& c_;
-  const Schedule& s_;
-  const kernels::KernelSet& k_;
-  const std::uint32_t thread_;
-  const std::uint32_t n_threads_;
-  std::byte* const own_;  // this thread's private memory
 };
 
 }  // namespace

@@ -99,9 +99,11 @@ TEST(BackendCpu, LogitsAreNearTheOracle) {
 
 TEST(BackendCpu, ThreadCountChangesNoBit) {
   const TinyLlama model({}, test_seed());
-  const auto tokens = model.random_tokens(64, test_seed());
   const auto blocks = block_ids(0, 2);
-  for (const std::uint32_t piece : {64U, 5U, 1U}) {
+  // A wide step, narrow ones, single rows; few of the last, as threads may outnumber the cores.
+  const std::pair<std::uint32_t, std::uint32_t> runs[] = {{64, 64}, {20, 5}, {6, 1}};
+  for (const auto& [n_tokens, piece] : runs) {
+    const auto tokens = model.random_tokens(n_tokens, test_seed());
     Loaded one("cpu", model, 1);
     const auto expected = run_in_pieces(*one.run, model, tokens, piece, blocks);
     for (const std::uint32_t n_threads : {2U, 3U, 5U}) {
@@ -120,7 +122,7 @@ TEST(BackendCpu, ChunkedPrefillEqualsWhole) {
   const auto blocks = block_ids(0, 10);
   Loaded cpu("cpu", model, 2);
   const auto whole = run_in_pieces(*cpu.run, model, tokens, 300, blocks);
-  for (const std::uint32_t piece : {1U, 7U, 8U, 9U, 100U, 256U})
+  for (const std::uint32_t piece : {7U, 8U, 9U, 100U, 256U})
     EXPECT_TRUE(same_bits(whole, run_in_pieces(*cpu.run, model, tokens, piece, block_ids(12, 10))))
         << "pieces of " << piece << ", " << seed_text();
 }

@@ -1,0 +1,163 @@
+// Ops on heads: rope, kv_write, attend.
+//
+// Narrow steps share them by (sequence, KV head): then one thread rotates, writes and reads a head,
+// without a barrier in between. Wide steps share rope and kv_write by rows and deal attention out.
+#include "step_thread.hpp"
+
+namespace luna::cpu {
+namespace {
+
+/// Consecutive rows of one sequence at consecutive positions.
+struct RowRun {
+  std::uint32_t seq = 0;
+  std::uint32_t first_row = 0;
+  std::uint32_t n_rows = 0;
+};
+
+class HeadOps : public ThreadView {
+ public:
+  explicit HeadOps(const ThreadView& view) : ThreadView(view) {}
+
+  void run(const CompiledOp& op) const {
+    const bool by_heads = op.split == Split::heads;
+    switch (op.action) {
+      case Action::rope:
+        return by_heads ? for_own_heads(&HeadOps::rope_head, op) : run_rope_rows(op);
+      case Action::kv_write:
+        return by_heads ? for_own_heads(&HeadOps::kv_write_head, op) : run_kv_write_rows(op);
+      default:
+        return by_heads ? for_own_heads(&HeadOps::attend_head, op) : run_attend_tasks(op);
+    }
+  }
+
+ private:
+  [[nodiscard]] const std::uint32_t* table_of(std::uint32_t seq) const {
+    return c_.step.block_tables + std::size_t{seq} * c_.step.block_table_stride;
+  }
+  [[nodiscard]] kernels::KvView kv_of(std::uint32_t layer, std::uint32_t seq) const {
+    kernels::KvView kv;
+    kv.shape = c_.kv.shape;
+    kv.base = c_.kv.base + layer * kernels::kv_block_bytes(c_.kv.shape);
+    kv.block_stride_bytes = c_.kv.block_bytes;
+    kv.table = table_of(seq);
+    return kv;
+  }
+
+  /// Calls body(run) for the runs of a sequence, at most rows_max rows each.
+  template <typename Body>
+  void for_runs(std::uint32_t seq, std::uint32_t rows_max, Body&& body) const {
+    const std::uint32_t end = c_.step.seq_first_row[seq + 1];
+    std::uint32_t row = c_.step.seq_first_row[seq];
+    while (row < end) {
+      std::uint32_t n = 1;
+      while (row + n < end && n < rows_max &&
+             c_.step.positions[row + n] == c_.step.positions[row] + n)
+        ++n;
+      body(RowRun{seq, row, n});
+      row += n;
+    }
+  }
+  /// Calls the member for this thread's share of (sequence, KV head).
+  void for_own_heads(void (HeadOps::*body)(const CompiledOp&, std::uint32_t, std::uint32_t) const,
+                     const CompiledOp& op) const {
+    const Range units = share(c_.step.n_seqs * n_kv_heads());
+    for (std::uint32_t unit = units.first; unit < units.last; ++unit)
+      (this->*body)(op, unit / n_kv_heads(), unit % n_kv_heads());
+  }
+
+  [[nodiscard]] kernels::RopeArgs rope_args(const CompiledOp& op, std::uint32_t row) const {
+    const RopeTable& table = *op.rope;
+    const std::size_t at = std::size_t{c_.step.positions[row]} * table.n_pairs;
+    kernels::RopeArgs args;
+    args.style =
+        op.kind == LUNA_ROPE_HALVES ? kernels::RopeStyle::halves : kernels::RopeStyle::interleaved;
+    args.n_heads = static_cast<int>(op.n_heads);
+    args.head_dim = static_cast<int>(op.head_dim);
+    args.n_rot = static_cast<int>(2 * table.n_pairs);
+    args.cosine = table.cosine.data() + at;
+    args.sine = table.sine.data() + at;
+    args.x = floats(op.in[0], row);
+    args.y = floats(op.out, row);
+    return args;
+  }
+  void run_rope_rows(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::step);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row)
+      k_.rope(rope_args(op, row));
+  }
+  void rope_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    const std::uint32_t heads = op.n_heads / n_kv_heads();
+    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
+         ++row) {
+      kernels::RopeArgs args = rope_args(op, row);
+      args.n_heads = static_cast<int>(heads);
+      args.x += std::size_t{kv_head} * heads * op.head_dim;
+      args.y += std::size_t{kv_head} * heads * op.head_dim;
+      k_.rope(args);
+    }
+  }
+
+  void run_kv_write_rows(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::step);
+    std::uint32_t seq = 0;
+    for (std::uint32_t row = rows.first; row < rows.last; ++row) {
+      while (row >= c_.step.seq_first_row[seq + 1])
+        ++seq;
+      k_.kv_write({kv_of(op.layer, seq),
+                   c_.step.positions[row],
+                   floats(op.in[0], row),
+                   floats(op.in[1], row)});
+    }
+  }
+  void kv_write_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    kernels::KvView kv = kv_of(op.layer, seq);
+    kv.base += kv_head * kernels::kv_head_bytes(kv.shape);
+    kv.shape.n_kv_heads = 1;
+    const std::size_t at = kv_head * static_cast<std::size_t>(kv.shape.head_dim);
+    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
+         ++row)
+      k_.kv_write(
+          {kv, c_.step.positions[row], floats(op.in[0], row) + at, floats(op.in[1], row) + at});
+  }
+
+  void attend(const CompiledOp& op, const RowRun& run, std::uint32_t kv_head) const {
+    const std::uint32_t group_heads = op.n_heads / n_kv_heads();
+    const std::size_t at =
+        std::size_t{kv_head} * group_heads * static_cast<std::size_t>(c_.kv.shape.head_dim);
+    kernels::AttendArgs args;
+    args.kv = kv_of(op.layer, run.seq);
+    args.kv_head = static_cast<int>(kv_head);
+    args.group_heads = static_cast<int>(group_heads);
+    args.first_position = c_.step.positions[run.first_row];
+    args.n_rows = run.n_rows;
+    args.window = op.window;
+    args.scale = op.number;
+    args.softcap = op.softcap;
+    args.q = floats(op.in[0], run.first_row) + at;
+    args.q_stride = stride_floats(op.in[0]);
+    args.out = floats(op.out, run.first_row) + at;
+    args.out_stride = stride_floats(op.out);
+    args.scratch = own_ + s_.kernel_scratch;
+    k_.attend(args);
+  }
+  void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    for_runs(seq, kNarrowRows, [&](const RowRun& run) { attend(op, run, kv_head); });
+  }
+  /// Neighbouring tasks cost about the same, so dealing them in turn balances the threads.
+  void run_attend_tasks(const CompiledOp& op) const {
+    std::uint32_t task = 0;
+    for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
+      for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
+        for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
+          if (task++ % n_threads_ == thread_) attend(op, run, head);
+      });
+  }
+};
+
+}  // namespace
+
+void run_head_op(const ThreadView& view, const CompiledOp& op) {
+  HeadOps(view).run(op);
+}
+
+}  // namespace luna::cpu
