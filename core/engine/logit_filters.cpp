@@ -57,26 +57,16 @@ bool is_drawable(std::span<const float> logits) {
   return ok;
 }
 
-float exp_of_negative(float x) {
-  constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693359375F;  // 355 / 512: n times it is exact
-  constexpr float kLn2Low = -2.12194440e-4F;
-  constexpr float kLeast = -87.0F;  // below, the result would be subnormal
-  const float clamped = x < kLeast ? kLeast : x;
-  // Adding 1.5 * 2^23 rounds to the nearest integer.
-  const float n = (clamped * kLog2E + 12582912.0F) - 12582912.0F;
-  const float r = (clamped - n * kLn2High) - n * kLn2Low;
-  // Taylor coefficients: |r| <= ln 2 / 2, so the seventh term is below 1e-7 of the sum.
-  float y = 1.0F / 5040.0F;
-  y = y * r + 1.0F / 720.0F;
-  y = y * r + 1.0F / 120.0F;
-  y = y * r + 1.0F / 24.0F;
-  y = y * r + 1.0F / 6.0F;
-  y = y * r + 0.5F;
-  y = y * r + 1.0F;
-  y = y * r + 1.0F;
-  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) + 127) << 23U;
-  return x < kLeast ? 0.0F : y * std::bit_cast<float>(exponent);
+double sum_of(std::span<const float> values) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      sums[lane] += values[i + lane];
+  for (std::size_t lane = 0; i + lane < values.size(); ++lane)
+    sums[lane] += values[i + lane];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 void softmax(std::span<const float> logits, std::span<float> probabilities) {
@@ -113,26 +103,38 @@ std::size_t head_by_min_p(std::span<const float> weights, float min_p) {
   return n;
 }
 
-std::size_t keep_typical(WeightedList list, float p, std::span<std::uint32_t> scratch) {
+float TopPThreshold::find(std::span<const float> weights, float p, double total) {
+  sums_.fill(0.0);
+  for (const float w : weights)
+    sums_[std::min<std::size_t>(std::bit_cast<std::uint32_t>(w) >> kShift, kBuckets - 1)] += w;
+  const double wanted = double{p} * total;
+  std::size_t bucket = kBuckets - 1;
+  for (double sum = sums_[bucket]; sum < wanted && bucket > 0;)
+    sum += sums_[--bucket];
+  // One more, since the sums of buckets round otherwise than the sum in falling order.
+  if (bucket > 0) --bucket;
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bucket << kShift));
+}
+
+std::size_t keep_typical(WeightedList list,
+                         float p,
+                         std::span<std::uint32_t> order,
+                         std::span<double> distances) {
   const std::size_t n = list.weights.size();
   if (n == 0) return 0;
-  double total = 0.0;
-  for (const float w : list.weights)
-    total += w;
+  const double total = sum_of(list.weights);
   double entropy = 0.0;
-  for (const float w : list.weights)
-    if (w > 0.0F) entropy -= w / total * std::log(w / total);
-  const auto distance = [&](std::uint32_t i) {
-    const float w = list.weights[i];
-    return w > 0.0F ? std::abs(-std::log(w / total) - entropy)
-                    : std::numeric_limits<double>::infinity();
-  };
-  const std::span<std::uint32_t> order = scratch.first(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const double share = list.weights[i] / total;
+    distances[i] = -std::log(share);  // surprise; infinite for a weight of 0
+    if (share > 0.0) entropy += share * distances[i];
+  }
+  for (std::size_t i = 0; i < n; ++i)
+    distances[i] = std::abs(distances[i] - entropy);
+  order = order.first(n);
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const double da = distance(a);
-    const double db = distance(b);
-    return da < db || (da == db && a < b);
+    return distances[a] < distances[b] || (distances[a] == distances[b] && a < b);
   });
   double sum = 0.0;
   std::size_t n_kept = 0;

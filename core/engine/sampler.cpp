@@ -6,6 +6,7 @@
 #include <luna/abi/backend.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -19,8 +20,6 @@ using pipeline::TokenLogprob;
 
 // Below, one part in e^100 separates logits 0.001 apart: the draw is the largest logit.
 constexpr float kGreedyBelow = 1e-5F;
-// First length of the sorted head for top-p; most rows end within it.
-constexpr std::size_t kHeadFirst = 256;
 // Log-probabilities are at least this, so that no infinity reaches a client.
 constexpr float kLogprobMin = -9999.0F;
 
@@ -37,6 +36,20 @@ bool has_edits(const DrawContext& context) {
 
 bool has_filters(const SamplingParams& params) {
   return params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F || params.typical_p < 1.0F;
+}
+
+/// Eight at a time: one chain of comparisons would wait for each.
+float largest_logit(std::span<const Candidate> entries) {
+  constexpr std::size_t kLanes = 8;
+  std::array<float, kLanes> largest;
+  largest.fill(-std::numeric_limits<float>::infinity());
+  std::size_t i = 0;
+  for (; i + kLanes <= entries.size(); i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      largest[lane] = std::max(largest[lane], entries[i + lane].logit);
+  for (; i < entries.size(); ++i)
+    largest[0] = std::max(largest[0], entries[i].logit);
+  return *std::max_element(largest.begin(), largest.end());
 }
 
 float clamp_logprob(float logit, float log_sum_exp) {
@@ -65,6 +78,7 @@ Sampler::Sampler(std::uint32_t vocab_size, std::uint32_t n_candidates)
       entries_(vocab_size),
       weights_(vocab_size),
       order_(vocab_size),
+      distances_(vocab_size),
       top_(vocab_size),
       counts_(vocab_size) {}
 
@@ -91,11 +105,8 @@ Draw Sampler::draw(const LogitsRow& row, const DrawContext& context) {
   narrow(context.params);
   if (survivors_.size() == 1) return {.token_id = survivors_[0].token_id};
 
-  double total = 0.0;
-  for (std::size_t i = 0; i < survivors_.size(); ++i)
-    total += weights_[i];
-  const double target =
-      total * uniform01(context.params.seed, context.choice_idx, context.output.size());
+  const double target = sum_of(std::span(weights_).first(survivors_.size())) *
+                        uniform01(context.params.seed, context.choice_idx, context.output.size());
   double sum = 0.0;
   std::size_t last = 0;  // rounding may leave the sum below the target: the last possible one
   for (std::size_t i = 0; i < survivors_.size(); ++i) {
@@ -156,54 +167,57 @@ void Sampler::narrow(const SamplingParams& params) {
     survivors_ = survivors_.first(1);
     return;
   }
-  if (!has_filters(params)) {
-    weigh(params.temperature);
-    return;
-  }
-  std::size_t n_sorted = 0;
-  if (params.top_k > 0) {
-    n_sorted = sort_head(params.top_k);
-    survivors_ = survivors_.first(n_sorted);
-  }
+  if (params.top_k > 0) survivors_ = survivors_.first(sort_head(params.top_k));
   weigh(params.temperature);
-  if (params.top_p < 1.0F) {
-    n_sorted = narrow_by_top_p(params.top_p, n_sorted);
-    survivors_ = survivors_.first(n_sorted);
-  }
-  if (n_sorted < survivors_.size()) {  // min-p or typical alone
-    if (params.min_p > 0.0F) {
-      std::size_t n = 0;
-      for (std::size_t i = 0; i < survivors_.size(); ++i)
-        if (weights_[i] >= params.min_p) survivors_[n++] = survivors_[i];
-      survivors_ = survivors_.first(n);
-    }
-    sort_head(survivors_.size());
-    weigh_again(survivors_.size());
-  }
-  if (params.min_p > 0.0F) {
-    const std::span<const float> weights = std::span(weights_).first(survivors_.size());
-    survivors_ = survivors_.first(head_by_min_p(weights, params.min_p));
-  }
+  if (!has_filters(params)) return;
+  if (params.top_k == 0) narrow_unsorted(params);
+  const auto weights = [this] { return std::span(weights_).first(survivors_.size()); };
+  if (params.top_p < 1.0F)
+    survivors_ = survivors_.first(head_by_top_p(weights(), params.top_p, total_));
+  if (params.min_p > 0.0F) survivors_ = survivors_.first(head_by_min_p(weights(), params.min_p));
   if (params.typical_p < 1.0F) {
-    const std::span<float> weights = std::span(weights_).first(survivors_.size());
-    const std::size_t n = keep_typical({survivors_, weights}, params.typical_p, order_);
+    const std::size_t n =
+        keep_typical({survivors_, weights()}, params.typical_p, order_, distances_);
     survivors_ = survivors_.first(n);
   }
 }
 
-// weights_[i] = exp((logit - largest) / temperature); the largest is 1.
-void Sampler::weigh(float temperature) {
-  largest_ = -std::numeric_limits<float>::infinity();
-  for (const Candidate& entry : survivors_)
-    largest_ = std::max(largest_, entry.logit);
-  factor_ = 1.0F / temperature;  // at most 1 / kGreedyBelow
-  weigh_again(survivors_.size());
+// Drops what top-p or min-p will drop anyway, so that few are left to sort.
+void Sampler::narrow_unsorted(const SamplingParams& params) {
+  const std::span<const float> weights = std::span(weights_).first(survivors_.size());
+  if (params.top_p < 1.0F) {
+    narrow_by_weight(threshold_.find(weights, params.top_p, total_));
+  } else if (params.min_p > 0.0F) {
+    narrow_by_weight(params.min_p);
+  }
+  sort_head(survivors_.size());
+  weigh_again();
 }
 
-// The weights of the first n, after they were sorted or thinned out.
-void Sampler::weigh_again(std::size_t n) {
+void Sampler::narrow_by_weight(float least) {
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < survivors_.size(); ++i)
+    if (weights_[i] >= least) survivors_[n++] = survivors_[i];
+  survivors_ = survivors_.first(n);
+}
+
+// weights_[i] = exp((logit - largest) / temperature); the largest is 1.
+void Sampler::weigh(float temperature) {
+  largest_ = largest_logit(survivors_);
+  factor_ = 1.0F / temperature;  // at most 1 / kGreedyBelow
+  weigh_again();
+  total_ = sum_of(std::span(weights_).first(survivors_.size()));
+}
+
+// The weights, after the list was sorted or thinned out.
+void Sampler::weigh_again() {
+  const float largest = largest_;
+  const float factor = factor_;
+  float* const weights = weights_.data();
+  const Candidate* const entries = survivors_.data();
+  const std::size_t n = survivors_.size();
   for (std::size_t i = 0; i < n; ++i)
-    weights_[i] = exp_of_negative((survivors_[i].logit - largest_) * factor_);
+    weights[i] = exp_of_negative((entries[i].logit - largest) * factor);
 }
 
 // Brings the n first of the order to the front, sorted.
@@ -215,21 +229,6 @@ std::size_t Sampler::sort_head(std::size_t n) {
   }
   std::sort(survivors_.begin(), middle, stands_before);
   return n;
-}
-
-// Sorts as much of the list as top-p needs: the sum over all is taken first, in the order of ids.
-std::size_t Sampler::narrow_by_top_p(float p, std::size_t n_sorted) {
-  double total = 0.0;
-  for (std::size_t i = 0; i < survivors_.size(); ++i)
-    total += weights_[i];
-  const bool sorted = n_sorted == survivors_.size();
-  for (std::size_t n = sorted ? n_sorted : kHeadFirst;; n *= 8) {
-    const std::size_t n_head = sorted ? n_sorted : sort_head(n);
-    if (!sorted) weigh_again(n_head);
-    const std::span<const float> head = std::span(weights_).first(n_head);
-    const std::size_t n_kept = head_by_top_p(head, p, total);
-    if (n_kept < n_head || n_head == survivors_.size()) return n_kept;
-  }
 }
 
 float Sampler::logprob(const LogitsRow& row, TokenId token_id) {

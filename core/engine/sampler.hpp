@@ -70,21 +70,25 @@ class Sampler {
   void edit(std::span<float> logits, const DrawContext& context);
   void narrow(const pipeline::SamplingParams& params);
   void weigh(float temperature);
-  void weigh_again(std::size_t n);
+  void weigh_again();
   std::size_t sort_head(std::size_t n);
-  std::size_t narrow_by_top_p(float p, std::size_t n_sorted);
+  void narrow_by_weight(float least);
+  void narrow_unsorted(const pipeline::SamplingParams& params);
 
   const std::uint32_t vocab_size_;
   const std::uint32_t n_candidates_;
-  std::vector<float> edited_;                // [vocab]
-  std::vector<model::Candidate> entries_;    // [vocab]
-  std::vector<float> weights_;               // [vocab]
-  std::vector<std::uint32_t> order_;         // [vocab], scratch of typical sampling
+  std::vector<float> edited_;              // [vocab]
+  std::vector<model::Candidate> entries_;  // [vocab]
+  std::vector<float> weights_;             // [vocab]
+  std::vector<std::uint32_t> order_;       // [vocab], scratch of typical sampling
+  std::vector<double> distances_;          // [vocab], scratch of typical sampling
+  TopPThreshold threshold_;
   std::vector<pipeline::TokenLogprob> top_;  // [vocab]
   TokenCounts counts_;
   std::span<model::Candidate> survivors_;  // in entries_
-  float largest_ = 0.0F;                   // logit of the last weighing
-  float factor_ = 1.0F;                    // 1 / temperature of the last weighing
+  float largest_ = 0.0F;                   // of the last weighing: the logit
+  double total_ = 0.0;                     // the sum of the weights
+  float factor_ = 1.0F;                    // 1 / temperature
 };
 
 }  // namespace luna::engine
