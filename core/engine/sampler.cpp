@@ -39,16 +39,17 @@ bool has_filters(const SamplingParams& params) {
 }
 
 /// Eight at a time: one chain of comparisons would wait for each.
-float largest_logit(std::span<const Candidate> entries) {
+template <typename Logit>
+float largest_of(std::size_t n, Logit logit) {
   constexpr std::size_t kLanes = 8;
   std::array<float, kLanes> largest;
   largest.fill(-std::numeric_limits<float>::infinity());
   std::size_t i = 0;
-  for (; i + kLanes <= entries.size(); i += kLanes)
+  for (; i + kLanes <= n; i += kLanes)
     for (std::size_t lane = 0; lane < kLanes; ++lane)
-      largest[lane] = std::max(largest[lane], entries[i + lane].logit);
-  for (; i < entries.size(); ++i)
-    largest[0] = std::max(largest[0], entries[i].logit);
+      largest[lane] = std::max(largest[lane], logit(i + lane));
+  for (; i < n; ++i)
+    largest[0] = std::max(largest[0], logit(i));
   return *std::max_element(largest.begin(), largest.end());
 }
 
@@ -79,6 +80,7 @@ Sampler::Sampler(std::uint32_t vocab_size, std::uint32_t n_candidates)
       weights_(vocab_size),
       order_(vocab_size),
       distances_(vocab_size),
+      chunk_sums_(vocab_size / kChunk + 1),
       top_(vocab_size),
       counts_(vocab_size) {}
 
@@ -100,54 +102,89 @@ std::uint32_t Sampler::output_flags(const DrawContext& context,
 
 Draw Sampler::draw(const LogitsRow& row, const DrawContext& context) {
   survivors_ = {};
-  if (const DrawOutcome outcome = collect(row, context); outcome != DrawOutcome::drawn)
-    return {.outcome = outcome};
+  const double uniform = uniform01(context.params.seed, context.choice_idx, context.output.size());
+  if (is_served_by_candidates(context)) {
+    if (const DrawOutcome outcome = take_candidates(row); outcome != DrawOutcome::drawn)
+      return {.outcome = outcome};
+  } else {
+    LUNA_ASSERT(row.logits.size() == vocab_size_);
+    if (!is_drawable(row.logits)) return {.outcome = DrawOutcome::not_finite};
+    std::span<const float> logits = row.logits;
+    if (has_edits(context)) {
+      std::copy(row.logits.begin(), row.logits.end(), edited_.begin());
+      edit(edited_, context);
+      logits = edited_;
+    }
+    const bool all = context.allowed.empty();
+    if (all && !has_filters(context.params) && !is_greedy(context.params))
+      return draw_from_all(logits, context.params.temperature, uniform);
+    list(logits, context.allowed);
+    if (survivors_.empty()) return {.outcome = DrawOutcome::nothing_allowed};
+  }
   narrow(context.params);
   if (survivors_.size() == 1) return {.token_id = survivors_[0].token_id};
-
-  const double target = sum_of(std::span(weights_).first(survivors_.size())) *
-                        uniform01(context.params.seed, context.choice_idx, context.output.size());
-  double sum = 0.0;
-  std::size_t last = 0;  // rounding may leave the sum below the target: the last possible one
-  for (std::size_t i = 0; i < survivors_.size(); ++i) {
-    if (weights_[i] <= 0.0F) continue;
-    last = i;
-    sum += weights_[i];
-    if (sum > target) break;
-  }
-  return {.token_id = survivors_[last].token_id};
+  return {.token_id = survivors_[pick(survivors_.size(), uniform)].token_id};
 }
 
-// Fills survivors_ with every token that may be drawn.
-DrawOutcome Sampler::collect(const LogitsRow& row, const DrawContext& context) {
-  if (is_served_by_candidates(context)) {
-    LUNA_ASSERT(!row.candidates.empty());
-    if (!std::isfinite(row.log_sum_exp) || !std::isfinite(row.candidates[0].logit))
-      return DrawOutcome::not_finite;
-    const std::size_t n = std::min<std::size_t>(row.candidates.size(), vocab_size_);
-    std::copy_n(row.candidates.begin(), n, entries_.begin());
-    survivors_ = std::span(entries_).first(n);
-    return DrawOutcome::drawn;
-  }
-  LUNA_ASSERT(row.logits.size() == vocab_size_);
-  if (!is_drawable(row.logits)) return DrawOutcome::not_finite;
-  std::span<const float> logits = row.logits;
-  if (has_edits(context)) {
-    std::copy(row.logits.begin(), row.logits.end(), edited_.begin());
-    edit(edited_, context);
-    logits = edited_;
-  }
+DrawOutcome Sampler::take_candidates(const LogitsRow& row) {
+  LUNA_ASSERT(!row.candidates.empty());
+  if (!std::isfinite(row.log_sum_exp) || !std::isfinite(row.candidates[0].logit))
+    return DrawOutcome::not_finite;
+  const std::size_t n = std::min<std::size_t>(row.candidates.size(), vocab_size_);
+  std::copy_n(row.candidates.begin(), n, entries_.begin());
+  survivors_ = std::span(entries_).first(n);
+  return DrawOutcome::drawn;
+}
+
+// Every token that may be drawn, in order of ids.
+void Sampler::list(std::span<const float> logits, std::span<const TokenId> allowed) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   std::size_t n = 0;
-  if (context.allowed.empty()) {
+  if (allowed.empty()) {
     for (TokenId id = 0; id < vocab_size_; ++id)
       if (logits[id] > kNever) entries_[n++] = {logits[id], id};
   } else {
-    for (const TokenId id : context.allowed)
+    for (const TokenId id : allowed)
       if (logits[id] > kNever) entries_[n++] = {logits[id], id};
   }
   survivors_ = std::span(entries_).first(n);
-  return n > 0 ? DrawOutcome::drawn : DrawOutcome::nothing_allowed;
+}
+
+// Temperature alone: no list is needed, the weights stand in order of ids.
+Draw Sampler::draw_from_all(std::span<const float> logits, float temperature, double uniform) {
+  const float largest = largest_of(logits.size(), [&](std::size_t i) { return logits[i]; });
+  if (largest == -std::numeric_limits<float>::infinity())
+    return {.outcome = DrawOutcome::nothing_allowed};
+  const float factor = 1.0F / temperature;
+  float* const weights = weights_.data();
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    weights[i] = exp_of_negative((logits[i] - largest) * factor);
+  return {.token_id = static_cast<TokenId>(pick(logits.size(), uniform))};
+}
+
+// The index where the sum of the weights up to it passes the share `uniform` of the whole.
+std::size_t Sampler::pick(std::size_t n, double uniform) {
+  const std::span<const float> weights = std::span(weights_).first(n);
+  double total = 0.0;
+  for (std::size_t c = 0; c * kChunk < n; ++c) {
+    chunk_sums_[c] = sum_of(weights.subspan(c * kChunk, std::min(kChunk, n - c * kChunk)));
+    total += chunk_sums_[c];
+  }
+  double rest = total * uniform;
+  std::size_t chunk = 0;
+  while ((chunk + 1) * kChunk < n && rest >= chunk_sums_[chunk])
+    rest -= chunk_sums_[chunk++];
+  std::size_t last = 0;  // rounding may leave the sum below the target: the last possible one
+  for (std::size_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
+    if (weights[i] <= 0.0F) continue;
+    last = i;
+    rest -= weights[i];
+    if (rest < 0.0) return i;
+  }
+  if (weights[last] > 0.0F) return last;
+  while (weights[last = --n] <= 0.0F) {  // the largest weight is 1, so there is one
+  }
+  return last;
 }
 
 void Sampler::edit(std::span<float> logits, const DrawContext& context) {
@@ -203,7 +240,7 @@ void Sampler::narrow_by_weight(float least) {
 
 // weights_[i] = exp((logit - largest) / temperature); the largest is 1.
 void Sampler::weigh(float temperature) {
-  largest_ = largest_logit(survivors_);
+  largest_ = largest_of(survivors_.size(), [this](std::size_t i) { return survivors_[i].logit; });
   factor_ = 1.0F / temperature;  // at most 1 / kGreedyBelow
   weigh_again();
   total_ = sum_of(std::span(weights_).first(survivors_.size()));

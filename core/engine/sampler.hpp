@@ -61,12 +61,17 @@ class Sampler {
   [[nodiscard]] std::span<const pipeline::TokenLogprob> top_logprobs(const LogitsRow& row,
                                                                      std::uint32_t n);
 
-  /// The tokens that the last draw chose among. For tests.
+  /// The tokens that the last draw chose among; empty: all of the row. For tests.
   [[nodiscard]] std::span<const model::Candidate> survivors() const { return survivors_; }
 
  private:
   [[nodiscard]] bool is_served_by_candidates(const DrawContext& context) const;
-  [[nodiscard]] DrawOutcome collect(const LogitsRow& row, const DrawContext& context);
+  [[nodiscard]] DrawOutcome take_candidates(const LogitsRow& row);
+  void list(std::span<const float> logits, std::span<const pipeline::TokenId> allowed);
+  [[nodiscard]] Draw draw_from_all(std::span<const float> logits,
+                                   float temperature,
+                                   double uniform);
+  [[nodiscard]] std::size_t pick(std::size_t n, double uniform);
   void edit(std::span<float> logits, const DrawContext& context);
   void narrow(const pipeline::SamplingParams& params);
   void weigh(float temperature);
@@ -75,6 +80,9 @@ class Sampler {
   void narrow_by_weight(float least);
   void narrow_unsorted(const pipeline::SamplingParams& params);
 
+  // Weights are summed in chunks, so that a draw looks at one chunk only.
+  static constexpr std::size_t kChunk = 512;
+
   const std::uint32_t vocab_size_;
   const std::uint32_t n_candidates_;
   std::vector<float> edited_;              // [vocab]
@@ -82,6 +90,7 @@ class Sampler {
   std::vector<float> weights_;             // [vocab]
   std::vector<std::uint32_t> order_;       // [vocab], scratch of typical sampling
   std::vector<double> distances_;          // [vocab], scratch of typical sampling
+  std::vector<double> chunk_sums_;         // [ceil(vocab / kChunk)]
   TopPThreshold threshold_;
   std::vector<pipeline::TokenLogprob> top_;  // [vocab]
   TokenCounts counts_;
