@@ -24,8 +24,12 @@
 //                  decided by its first token; one token is generated, and MODEL_TEXT is the whole
 //                  chosen string. With luna.ext.role_choices/0 core checks them at the start.
 //   "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop"    as in REQUEST
-// One run at a time for each request of a stage. A run that cannot start or breaks ends with
-// MODEL_END "failed: why".
+// A run on a prompt of the role's own starts from temperature 0 and the client's seed, with none of
+// the client's other sampling, stops and biases, and must say max_tokens unless it has
+// allowed_text. One run at a time for each request of a stage, 64 in all. A run that cannot start
+// or breaks ends with MODEL_END "failed: why".
+//
+// Log-probabilities reach the client with their text, up to where a stage changed that text.
 //
 // UPDATE, role to core: merged into REQUEST for the stages after this one.
 //   "max_tokens"   integer; only ever lowers what the client asked for
