@@ -150,7 +150,8 @@ Result<std::vector<std::string>> ElfFile::unresolved_symbols() const {
   std::vector<std::string> names;
   for (const Symbol& symbol : symbols) {
     const bool has_version = symbol.version && (*symbol.version & 0x7FFF) > VER_NDX_GLOBAL;
-    if (symbol.entry.st_shndx == SHN_UNDEF && !has_version &&
+    const bool is_compilers = symbol.name.starts_with("__");
+    if (symbol.entry.st_shndx == SHN_UNDEF && !has_version && !is_compilers &&
         ELF64_ST_BIND(symbol.entry.st_info) == STB_GLOBAL)
       names.emplace_back(symbol.name);
   }

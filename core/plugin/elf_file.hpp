@@ -30,6 +30,7 @@ class ElfFile {
   [[nodiscard]] Result<std::vector<std::string>> exported_symbols() const;
 
   /// Names of the symbols that the library needs and that no library it was linked with offered.
+  /// Names that begin with two underscores belong to a compiler's runtime and are left out.
   /// A guess from symbol versions: it serves to explain a refusal, never to decide one.
   [[nodiscard]] Result<std::vector<std::string>> unresolved_symbols() const;
 

@@ -1,7 +1,11 @@
-// Every plugin that ships: its note can be read and it exports exactly one symbol.
+// What ships: every plugin carries a note and exports exactly one symbol; every configuration names
+// plugins that are there and settings that they take.
 #include "core/base/mapped_file.hpp"
+#include "core/config/settings_reader.hpp"
+#include "core/plugin/catalog.hpp"
 #include "core/plugin/elf_file.hpp"
 #include "core/plugin/elf_note.hpp"
+#include "core/plugin/settings_check.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,6 +33,18 @@ TEST(ShippedPlugins, ExportOneSymbolAndCarryANote) {
     EXPECT_FALSE(reading.refusal) << reading.refusal->message();
   }
   EXPECT_GT(n_plugins, 0u);
+}
+
+TEST(ShippedConfigurations, NamePluginsAndSettingsThatExist) {
+  const auto catalog = Catalog::scan({{LUNA_PLUGIN_DIR}, nullptr});
+  const auto folder = std::filesystem::path(LUNA_SOURCE_DIR) / "configs";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".toml") continue;
+    const auto settings = config::read_settings(entry.path());
+    ASSERT_TRUE(settings) << settings.error().message();
+    const auto errors = check_settings(*settings, *catalog);
+    EXPECT_TRUE(errors.empty()) << config::join_errors(errors).message();
+  }
 }
 
 }  // namespace
