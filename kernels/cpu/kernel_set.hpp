@@ -252,7 +252,8 @@ struct KernelSet {
   /// Rounds to BF16, nearest even.
   void (*round_bf16)(const float* x, std::int64_t n, std::uint16_t* y);
 
-  /// State of logits[first_id, first_id + n) of a row: a chunk, n <= kLogitsChunk. NaN never wins.
+  /// State of logits[first_id, first_id + n) of a row: a chunk, n <= kLogitsChunk. NaN and -inf
+  /// never become candidates.
   void (*logits_chunk)(const float* row, std::uint32_t first_id, int n, int k, LogitsState* out);
 };
 
