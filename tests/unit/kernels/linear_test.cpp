@@ -159,6 +159,28 @@ TEST_P(Linear, ARowAloneEqualsTheRowInAnyBatchAndColumnRange) {
   }
 }
 
+TEST_P(Linear, WideScalesGiveTheBitsOfF16Scales) {
+  const std::int64_t k = 512;
+  const CanonicalWeight w(GetParam().form, 40, k, 9);
+  const Packed narrow(w);
+  Packed wide(w);
+  ASSERT_TRUE(plan_packing(w.form, ScaleStorage::f32, &wide.form));
+  wide.bytes = AlignedBytes(packed_bytes(wide.form));
+  ASSERT_TRUE(pack_rows(wide.form, w.rows(0), 0, 40, wide.bytes.get()));
+  const AlignedBytes scratch(linear_scratch_bytes(narrow.form));
+  const std::vector<float> x = Random(15).normals(static_cast<std::size_t>(9 * k));
+  for (const KernelSet* set : kernel_sets()) {
+    for (const std::int64_t rows : {1, 9}) {
+      const Quantized q(*set, x, rows, narrow.form);
+      std::vector<float> a(static_cast<std::size_t>(rows * 40));
+      std::vector<float> b(a.size());
+      set->linear(whole(narrow, q.rows, scratch, a.data()));
+      set->linear(whole(wide, q.rows, scratch, b.data()));
+      EXPECT_EQ(0, std::memcmp(a.data(), b.data(), a.size() * 4)) << set->name << " rows " << rows;
+    }
+  }
+}
+
 TEST_P(Linear, StaysWithinTheErrorOfItsActivations) {
   const std::int64_t k = 1536;
   const std::int64_t n = 48;
