@@ -9,7 +9,7 @@
 results=$root/build/test-results
 
 # Tests of code that several threads touch; the thread sanitizer runs these alone.
-readonly threaded_tests='^test_(app|base|engine|http|pipeline|plugin|role_.*|telemetry|transport.*)$'
+readonly threaded_tests='^test_(backends|base|engine|http|pipeline|telemetry|transport)$'
 
 build_locked() {  # PRESET TARGET...
   local status=0
@@ -71,8 +71,8 @@ phase_integration() {
   configure_locked release -DLUNA_BUILD_TESTS=ON || return
   build_locked release all || return
   local release=$root/build/release
-  if [[ -x $release/tests/logits_driver ]]; then
-    export LUNA_LOGITS=$release/tests/logits_driver
+  if [[ -x $release/tests/luna_logits ]]; then
+    export LUNA_LOGITS=$release/tests/luna_logits
   fi
   LUNA_BIN=$release/bin/luna LUNA_TEST_MODEL=$(model_file "$default_model") PATH=$venv/bin:$PATH \
     timeout 1500 "$venv/bin/python" -m pytest -q -p no:cacheprovider --durations=10 \

@@ -90,6 +90,31 @@ def test_a_plugin_of_another_abi_stops_the_start_with_both_versions(
     assert_start_stopped(serve(installed, model, tmp_path), "role_generate.so", "77")
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("throws_in_constructor", "zoo"),
+        ("throws_in_create", "thrown by create"),
+        ("fails_in_create", "no such device here"),
+        ("hangs_in_constructor", "zoo"),
+        ("hangs_in_create", "zoo"),
+    ],
+)
+def test_a_policy_that_breaks_its_start_stops_the_programs(
+    luna_bin: Path, model: Path, tmp_path: Path, fault: str, reason: str
+) -> None:
+    zoo = luna_bin.parents[1] / "tests" / "zoo" / fault
+    if not zoo.is_dir():
+        pytest.skip(f"{zoo} is not built")
+    config = tmp_path / "luna.toml"
+    config.write_text(config_text(model).replace('"static"', '"zoo"'), encoding="utf-8")
+    done = subprocess.run(
+        [str(luna_bin), "--plugin-dir", str(zoo), "serve", "--config", str(config)],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=START_TIMEOUT_S,
+    )
+    assert_start_stopped(done, reason)
+
+
 def test_plugins_list_and_info_describe_what_ships(run_luna: Callable) -> None:
     listing = run_luna("plugins", "list")
     assert listing.returncode == 0
