@@ -19,7 +19,14 @@
 #define LUNA_ISA_END LUNA_ISA_PRAGMA(GCC pop_options)
 #endif
 
-/// Small functions of a region: they must become part of their caller's loop.
+/// Small functions of a region: they must become part of their caller's loop. Not so under the
+/// sanitizers, whose checks would make minutes of compilation out of it.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LUNA_ISA_INLINE [[maybe_unused]] static inline
+#define LUNA_MEMBER_INLINE inline
+#define LUNA_LAMBDA_INLINE
+#else
 #define LUNA_ISA_INLINE static inline __attribute__((always_inline))
 #define LUNA_MEMBER_INLINE inline __attribute__((always_inline))
 #define LUNA_LAMBDA_INLINE __attribute__((always_inline))
+#endif
