@@ -77,18 +77,28 @@ std::uint32_t usable_threads() {
 ThreadTeam::ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu)
     : n_threads_(n_threads), barrier_(n_threads) {
   const std::vector<int> cpus = usable_cpus();
-  for (std::uint32_t i = 0; i < n_threads; ++i)
-    threads_.emplace_back([this, i, cpu = cpus[(std::size_t{first_cpu} + i) % cpus.size()]] {
-      bind_to_cpu(cpu);
-      kernels::set_thread_float_mode();
-      i == 0 ? lead() : follow(i);
-    });
+  threads_.reserve(n_threads);
+  try {
+    for (std::uint32_t i = 0; i < n_threads; ++i)
+      threads_.emplace_back([this, i, cpu = cpus[(std::size_t{first_cpu} + i) % cpus.size()]] {
+        bind_to_cpu(cpu);
+        kernels::set_thread_float_mode();
+        i == 0 ? lead() : follow(i);
+      });
+  } catch (...) {  // the system has no more threads: those that run must end before this goes
+    stop();
+    throw;
+  }
 }
 
-ThreadTeam::~ThreadTeam() {
+void ThreadTeam::stop() {
   queue_.close();
   for (std::thread& thread : threads_)
     thread.join();
+}
+
+ThreadTeam::~ThreadTeam() {
+  stop();
 }
 
 void ThreadTeam::lead() {

@@ -59,6 +59,7 @@ class ThreadTeam {
   [[nodiscard]] std::uint32_t n_threads() const { return n_threads_; }
 
  private:
+  void stop();
   void lead();
   void follow(std::uint32_t thread);
 

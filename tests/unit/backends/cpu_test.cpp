@@ -185,6 +185,51 @@ TEST(BackendCpu, CopiedBlocksServeLikeTheirOriginals) {
   }
 }
 
+TEST(BackendCpu, StepWithoutOutputsFillsTheKv) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(50, test_seed());
+  const auto blocks = block_ids(2, 2);
+  for (const std::string backend : {"cpu", "reference"}) {
+    Loaded loaded(backend, model, 2);
+    const auto whole = run_in_pieces(*loaded.run, model, tokens, 50, block_ids(0, 2));
+    for (const auto& [first, n] : {std::pair{0U, 40U}, std::pair{40U, 9U}}) {  // wide; narrow
+      StepInput silent(model.table_stride());
+      silent.add(std::span(tokens).subspan(first, n), first, blocks, false);
+      ASSERT_EQ(loaded.run->run(silent).status, LUNA_OK);
+    }
+    StepInput last(model.table_stride());
+    last.add(std::span(tokens).last(1), 49, blocks);
+    ASSERT_EQ(loaded.run->run(last).status, LUNA_OK);
+    EXPECT_EQ(std::memcmp(loaded.run->logits(),
+                          whole.data() + 49 * model.shape().vocab,
+                          model.shape().vocab * sizeof(float)),
+              0)
+        << backend << ", " << seed_text();
+  }
+}
+
+TEST(BackendCpu, RowsAtPositionsWithGapsAttendToWhatIsThere) {
+  // Positions of a sequence ascend, not necessarily by one: rows 0..9, then 20..29 over old KV.
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(30, test_seed());
+  const auto blocks = block_ids(0, 1);
+  Loaded cpu("cpu", model, 2);
+  const auto whole = run_in_pieces(*cpu.run, model, tokens, 30, blocks);
+  StepInput gap(model.table_stride());
+  std::vector<std::uint32_t> some(tokens.begin(), tokens.begin() + 10);
+  some.insert(some.end(), tokens.begin() + 20, tokens.end());
+  gap.add(some, 0, blocks);
+  for (std::uint32_t i = 10; i < 20; ++i)
+    gap.positions[i] = 10 + i;
+  ASSERT_EQ(cpu.run->run(gap).status, LUNA_OK);
+  const std::size_t row = model.shape().vocab;
+  EXPECT_EQ(std::memcmp(cpu.run->logits(), whole.data(), 10 * row * sizeof(float)), 0);
+  EXPECT_EQ(
+      std::memcmp(cpu.run->logits() + 10 * row, whole.data() + 20 * row, 10 * row * sizeof(float)),
+      0)
+      << seed_text();
+}
+
 TEST(BackendCpu, StepsQueueBehindEachOther) {
   const TinyLlama model({}, test_seed());
   Loaded cpu("cpu", model, 2);
@@ -201,79 +246,6 @@ TEST(BackendCpu, StepsQueueBehindEachOther) {
   EXPECT_EQ(
       std::memcmp(cpu.run->logits(), (*second)->logits(), 64 * model.shape().vocab * sizeof(float)),
       0);
-}
-
-// ---- Refusals -----------------------------------------------------------------------------------
-
-TEST(BackendCpu, UnbuiltNumericsAreRefusedByName) {
-  TestDevice device("cpu");
-  std::mt19937_64 rng(test_seed());
-  const HostWeight weight = random_weight(rng, 64, 64, {});
-  const std::pair<std::uint32_t, const char*> unbuilt[] = {
-      {LUNA_NUMERICS_F32, "'f32'"}, {LUNA_NUMERICS_I8, "'i8'"}, {LUNA_NUMERICS_BF16, "'bf16'"}};
-  for (const auto& [numerics, name] : unbuilt) {
-    const auto loaded = device.load(weight, numerics);
-    ASSERT_FALSE(loaded);
-    EXPECT_EQ(loaded.error().code(), Code::unsupported);
-    EXPECT_THAT(loaded.error().message(),
-                HasSubstr("numerics " + std::string(name) + " is not built yet; use i12"));
-  }
-}
-
-TEST(BackendCpu, UnbuiltKvTypeIsRefusedByName) {
-  TestDevice device("cpu");
-  const luna_kv_layout layout = {2, 2, 64, LUNA_DTYPE_I8, 32, 0};
-  luna_err err = make_err();
-  std::uint64_t bytes = 0;
-  EXPECT_EQ(device.table().kv_block_bytes(device.raw(), &layout, &bytes, &err), LUNA_UNSUPPORTED);
-  EXPECT_THAT(err.text, HasSubstr("KV of type 'i8' is not built yet; use bf16"));
-}
-
-TEST(BackendCpu, BeyondTheBudgetIsExhausted) {
-  const TinyLlama model({}, test_seed());
-  TestDevice device("cpu", 1, 300 * 1024);
-  const auto weights = device.load_all(model.weights);
-  ASSERT_TRUE(weights) << weights.error().message();
-  const auto compiled = TestProgram::compile(device, model.program(), *weights);
-  ASSERT_FALSE(compiled);
-  EXPECT_EQ(compiled.error().code(), Code::exhausted) << compiled.error().message();
-
-  luna_err err = make_err();
-  std::uint64_t buffer = 0;
-  EXPECT_EQ(device.table().alloc(device.raw(), LUNA_BUFFER_KV, 1 << 20, &buffer, nullptr, &err),
-            LUNA_EXHAUSTED);
-}
-
-TEST(BackendCpu, ScratchIsAsPlannedBeforeTheWeightsAreThere) {
-  const TinyLlama model({}, test_seed());
-  const Program program = model.program();
-  const luna_program abi = program.abi();
-  TestDevice probe("cpu", 2);
-  luna_err err = make_err();
-  std::uint64_t scratch = 0;
-  ASSERT_EQ(probe.table().scratch_bytes(probe.raw(), &abi, &scratch, &err), LUNA_OK) << err.text;
-  std::uint64_t weight_bytes = 0;
-  for (const HostWeight& w : model.weights) {
-    std::uint64_t bytes = 0;
-    ASSERT_EQ(probe.table().weight_bytes(probe.raw(), &w.desc, LUNA_NUMERICS_I12, &bytes, &err),
-              LUNA_OK);
-    weight_bytes += bytes;
-  }
-  for (const std::uint64_t missing : {0U, 1U}) {
-    TestDevice device("cpu", 2, weight_bytes + scratch - missing);
-    const auto weights = device.load_all(model.weights);
-    ASSERT_TRUE(weights) << weights.error().message();
-    void* executable = nullptr;
-    EXPECT_EQ(device.table().compile(device.raw(),
-                                     &abi,
-                                     weights->data(),
-                                     static_cast<std::uint32_t>(weights->size()),
-                                     &executable,
-                                     &err),
-              missing == 0 ? LUNA_OK : LUNA_EXHAUSTED)
-        << err.text;
-    if (executable != nullptr) device.table().release(executable);
-  }
 }
 
 TEST(BackendCpu, StepsOutOfBoundsAreRefused) {
