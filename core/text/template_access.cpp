@@ -133,19 +133,19 @@ Result<std::vector<Value>> Interpreter::items_of(const Value& value) {
       return items;
     case Kind::list: {
       List& list = value.as_list();
-      LUNA_TRY(spend(list.items.size()));
+      LUNA_TRY(spend(kElementUnits * list.items.size()));
       if (list.kind != ListKind::generator) return list.items;
       return std::exchange(list.items, {});
     }
     case Kind::dict:
-      LUNA_TRY(spend(value.as_dict().entries.size()));
+      LUNA_TRY(spend(kElementUnits * value.as_dict().entries.size()));
       for (const auto& entry : value.as_dict().entries)
         items.push_back(entry.first);
       return items;
     case Kind::text: {
       const MarkedText& whole = value.as_text();
-      // Each character becomes a text of its own, which costs far more than a byte.
-      LUNA_TRY(spend(kStepUnits * whole.size()));
+      // Each character becomes a text of its own, which takes far more than a byte.
+      LUNA_TRY(spend(4 * kElementUnits * whole.size()));
       const std::vector<std::size_t> at = char_positions(whole.bytes());
       for (std::size_t i = 0; i + 1 < at.size(); ++i) {
         items.push_back(Value::text(whole.slice(at[i], at[i + 1])));

@@ -70,14 +70,14 @@ Result<Value> Interpreter::text(MarkedText made) {
 }
 
 Result<Value> Interpreter::list(std::vector<Value> items, ListKind kind) {
-  LUNA_TRY(spend(items.size()));
+  LUNA_TRY(spend(kElementUnits * items.size()));
   auto made = make_list(std::move(items), kind);
   if (made->depth > kValueDepthMax) return error("lists are nested too deeply");
   return Value::of(std::move(made));
 }
 
 Result<Value> Interpreter::dict(std::shared_ptr<Dict> made) {
-  LUNA_TRY(spend(made->entries.size()));
+  LUNA_TRY(spend(kElementUnits * made->entries.size()));
   if (made->depth > kValueDepthMax) return error("dictionaries are nested too deeply");
   return Value::of(std::move(made));
 }

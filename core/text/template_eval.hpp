@@ -18,9 +18,10 @@ using Variables = std::vector<std::pair<std::string, Value>>;
 
 /// What a template may use up; a hostile one ends with an error, not with the process.
 struct RenderLimits {
-  // One for each node visited (counted as kStepUnits) and each byte or element that is made or
-  // walked over. 2^28 are about two seconds at worst; real templates use some ten thousands.
-  std::uint64_t n_units_max = std::uint64_t{1} << 28U;
+  // One for each byte that is made or walked over, kStepUnits for each node visited, kElementUnits
+  // for each element of a list. 2^26 are below a second and below 100 MB; real templates use some
+  // ten thousands.
+  std::uint64_t n_units_max = std::uint64_t{1} << 26U;
   std::uint64_t output_bytes_max = std::uint64_t{64} << 20U;
   // Evaluations inside each other. One takes at most about 1 KiB of stack, 4 with sanitizers.
   std::uint32_t n_nested_max = 500;

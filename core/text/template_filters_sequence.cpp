@@ -244,7 +244,7 @@ Result<Value> batch(Interpreter& in, const Value& subject, const Arguments& argu
   }
   if (!current.empty()) {
     if (bound.has(1) && !bound[1].is(Kind::none)) {
-      LUNA_TRY(in.spend(static_cast<std::uint64_t>(n_each)));
+      LUNA_TRY(in.spend(Interpreter::kElementUnits * std::min<std::uint64_t>(n_each, 1U << 30U)));
       current.resize(static_cast<std::size_t>(n_each), bound[1]);
     }
     LUNA_TRY(Value rest, in.list(std::move(current)));
@@ -257,7 +257,7 @@ Result<Value> slice(Interpreter& in, const Value& subject, const Arguments& argu
   LUNA_TRY(const BoundArguments bound, in.bind("slice", "slices fill_with?", arguments));
   LUNA_TRY(const std::int64_t n_slices, in.integer(bound, 0, 1));
   if (n_slices < 1) return in.error("slice: slices must be at least 1");
-  LUNA_TRY(in.spend(static_cast<std::uint64_t>(n_slices)));
+  LUNA_TRY(in.spend(4 * Interpreter::kElementUnits * std::min<std::uint64_t>(n_slices, 1U << 30U)));
   LUNA_TRY(const std::vector<Value> items, in.items_of(subject));
   const auto n = static_cast<std::int64_t>(items.size());
   const std::int64_t n_each = n / n_slices;

@@ -45,6 +45,7 @@ struct Scope {
 class Interpreter {
  public:
   static constexpr std::uint64_t kStepUnits = 16;
+  static constexpr std::uint64_t kElementUnits = 32;  // the bytes that a Value takes in a list
 
   Interpreter(const Template& parsed,
               std::chrono::system_clock::time_point now,

@@ -161,8 +161,11 @@ Result<Value> repeat(Interpreter& interpreter, const Value& value, std::int64_t 
   const std::uint64_t size =
       value.is(Kind::text) ? value.as_text().size() : value.as_list().items.size();
   std::uint64_t total = 0;
-  if (__builtin_mul_overflow(size, times, &total)) total = ~std::uint64_t{0} >> 1U;
-  LUNA_TRY(interpreter.spend(total));  // before it is made
+  // Far above every budget, and far below overflow.
+  constexpr std::uint64_t kTooMany = std::uint64_t{1} << 48U;
+  if (__builtin_mul_overflow(size, times, &total) || total > kTooMany) total = kTooMany;
+  const std::uint64_t each = value.is(Kind::text) ? 1 : Interpreter::kElementUnits;
+  LUNA_TRY(interpreter.spend(each * total));  // before it is made
   if (value.is(Kind::text)) {
     MarkedText made;
     if (size > 0) {
@@ -189,6 +192,8 @@ Result<Value> add_sequences(Interpreter& interpreter, const Value& a, const Valu
     joined.append(b.as_text());
     return interpreter.text(std::move(joined));
   }
+  LUNA_TRY(interpreter.spend(Interpreter::kElementUnits *
+                             (a.as_list().items.size() + b.as_list().items.size())));
   std::vector<Value> items = a.as_list().items;
   items.insert(items.end(), b.as_list().items.begin(), b.as_list().items.end());
   return interpreter.list(std::move(items), a.as_list().kind);

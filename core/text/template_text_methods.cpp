@@ -52,7 +52,7 @@ Result<Value> strip(const Call& call) {
 }
 
 Result<Value> list_of(Interpreter& in, std::vector<MarkedText> parts, ListKind kind) {
-  LUNA_TRY(in.spend(Interpreter::kStepUnits * parts.size()));
+  LUNA_TRY(in.spend(4 * Interpreter::kElementUnits * parts.size()));
   std::vector<Value> items;
   items.reserve(parts.size());
   for (MarkedText& part : parts)
