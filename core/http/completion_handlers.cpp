@@ -114,11 +114,14 @@ asio::awaitable<void> stream_answer(Exchange& exchange,
       opening.push_back(response.text_chunk(choice, echo_of(running, choice), {}));
   }
   bool is_open = co_await exchange.begin_events();
-  if (is_open && !opening.empty()) is_open = co_await exchange.send_events(std::move(opening));
   while (is_open && !channel.is_client_gone()) {
     auto events = channel.take_events();
     const bool ended = channel.has_ended();
-    auto chunks = to_chunks(events, response);
+    // A choice opens with its first output, so that the first chunk means the first token.
+    std::vector<std::string> chunks;
+    if (!events.empty()) chunks = std::exchange(opening, {});
+    for (std::string& chunk : to_chunks(events, response))
+      chunks.push_back(std::move(chunk));
     if (ended) {
       if (channel.error()) {
         chunks.push_back(error_body(to_api_error(*channel.error())));

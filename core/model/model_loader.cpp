@@ -232,6 +232,8 @@ class ModelLoader {
           collective.table->open(collective.self, &request, &model_->holdings_[rank].comm, &err);
       LUNA_TRY(to_result(status, err, "communicator of rank " + std::to_string(rank)));
     }
+    model_->compiled_.abort_comms = [](void* model) { static_cast<Model*>(model)->abort_steps(); };
+    model_->compiled_.abort_context = model_.get();
     return {};
   }
 

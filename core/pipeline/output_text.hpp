@@ -21,6 +21,8 @@ class OutputText {
   void append(std::string_view text);
   void finish(FinishReason reason);
   [[nodiscard]] bool has_finished() const { return finish_.has_value(); }
+  /// How it ended; nothing before finish().
+  [[nodiscard]] std::optional<FinishReason> finish_reason() const { return finish_; }
 
   /// What is new since the last call, if anything is.
   std::optional<OutputEvent> take(std::uint32_t choice);

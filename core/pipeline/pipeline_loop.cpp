@@ -35,7 +35,8 @@ std::string_view reason_name(FinishReason reason) {
 void log_end(const RequestState& request, const Usage& usage) {
   const ChoiceState& first = request.choices.front();
   const std::string_view how =
-      request.error ? code_name(request.error->code()) : reason_name(FinishReason::stop);
+      request.error ? code_name(request.error->code())
+                    : reason_name(first.output.finish_reason().value_or(FinishReason::cancelled));
   logger("pipeline")
       ->info("request ended id={} model={} end={} n_prompt={} n_cached={} n_generated={} intent={}",
              request.request.id,
