@@ -156,6 +156,8 @@ Result<int> chat(const PromptOptions& options, const CommandStreams& streams) {
   std::string line;
   for (;;) {
     if (is_terminal) streams.err << "> " << std::flush;
+    // A read that was begun goes on after a signal; so it begins only when there is a line.
+    if (is_terminal && !StopSignal::wait_readable(STDIN_FILENO)) break;
     if (StopSignal::is_set() || !std::getline(streams.in, line) || line.empty()) break;
     messages.push_back(message("user", line));
     LUNA_TRY(const bool goes_on, answer(*app, options, messages, streams));

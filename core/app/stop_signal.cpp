@@ -55,4 +55,14 @@ bool StopSignal::wait(std::optional<std::chrono::milliseconds> timeout) {
   return true;
 }
 
+bool StopSignal::wait_readable(int fd) {
+  while (!is_set()) {
+    std::array<pollfd, 2> ready = {pollfd{fd, POLLIN, 0}, pollfd{wake_pipe[0], POLLIN, 0}};
+    const int n = poll(ready.data(), ready.size(), -1);
+    if (n < 0 && errno != EINTR) return true;  // reading will tell what is wrong
+    if (n > 0 && ready[0].revents != 0) return !is_set();
+  }
+  return false;
+}
+
 }  // namespace luna::app

@@ -15,6 +15,8 @@ class StopSignal {
   [[nodiscard]] static bool is_set();
   /// Returns when the signal came, or after `timeout`. [main]
   static bool wait(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+  /// Returns true when `fd` can be read, false when the signal came first. [main]
+  static bool wait_readable(int fd);
 };
 
 }  // namespace luna::app

@@ -25,8 +25,8 @@ def config_text(model: Path, n_devices: int = 1, server: str = "", model_keys: s
     """A configuration with the given model over n CPU devices of one thread each."""
     names = [f"cpu{i}" for i in range(n_devices)]
     devices = "".join(
-        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nindex = {i}\nmemory = "600 MiB"\nthreads = 1\n\n'
-        for i, name in enumerate(names)
+        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "600 MiB"\nthreads = 1\n\n'
+        for name in names
     )
     return f"""[server]
 host = "127.0.0.1"
