@@ -26,7 +26,7 @@ def test_a_step_costs_one_plan_and_one_submit_a_device(
     server = start_server(n_devices=n_devices)
     before = border_calls(server)
     server.chat("word " * 900, max_tokens=2)  # prompts in several chunks
-    server.chat("hi", max_tokens=40)
+    server.chat("hi", max_tokens=40, ignore_eos=True)
     together = [threading.Thread(target=server.chat, args=(f"hello {i}",), kwargs={"max_tokens": 9}) for i in range(8)]
     for thread in together:
         thread.start()
