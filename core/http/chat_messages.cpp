@@ -1,7 +1,8 @@
 #include "core/http/chat_messages.hpp"
 
+#include "core/text/json_text.hpp"
+
 #include <boost/json/array.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
 #include <string>
@@ -56,9 +57,9 @@ void open_arguments(json::object& call) {
   if (function == nullptr || !function->is_object()) return;
   auto* arguments = function->get_object().if_contains("arguments");
   if (arguments == nullptr || !arguments->is_string()) return;
-  boost::system::error_code error;
-  json::value parsed = json::parse(std::string_view(arguments->get_string()), error);
-  if (!error && parsed.is_object()) *arguments = std::move(parsed);
+  json::value parsed;
+  if (text::parse_json(std::string_view(arguments->get_string()), parsed) && parsed.is_object())
+    *arguments = std::move(parsed);
 }
 
 bool read_tool_calls(json::object& message, const std::string& where, FieldReader& fields) {

@@ -2,9 +2,9 @@
 
 #include "core/http/chat_messages.hpp"
 #include "core/http/field_reader.hpp"
+#include "core/text/json_text.hpp"
 
 #include <boost/json/array.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
 #include <charconv>
@@ -21,6 +21,7 @@ using pipeline::TokenId;
 
 constexpr std::int64_t kTokensMax = 1 << 24;  // far beyond any context; the pipeline clamps
 constexpr std::int64_t kChoicesMax = 16;
+constexpr std::size_t kDepthMax = 128;
 constexpr std::size_t kStopStringsMax = 16;
 constexpr std::size_t kPromptsMax = 128;
 constexpr std::int64_t kTopLogprobsMax = 20;
@@ -236,14 +237,11 @@ void read_common(FieldReader& fields, Endpoint endpoint, Request& request, Parse
 }  // namespace
 
 std::variant<ParsedBody, ApiError> parse_body(Endpoint endpoint,
-                                              std::string_view text,
+                                              std::string_view body_text,
                                               const std::string& default_model) {
-  boost::system::error_code error;
-  json::parse_options options;
-  options.max_depth = 128;
-  const json::value root = json::parse(text, error, {}, options);
-  if (error)
-    return invalid_request("", "the body is not valid JSON: " + error.message(), "invalid_json");
+  json::value root;
+  if (const auto parsed = text::parse_json(body_text, root, kDepthMax); !parsed)
+    return invalid_request("", "the body is " + parsed.error().message(), "invalid_json");
   const auto* object = root.if_object();
   if (object == nullptr)
     return invalid_request("",

@@ -69,8 +69,10 @@ class Handler {
 
 }  // namespace
 
-Result<void> parse_json(std::string_view text, json::value& out) {
-  json::basic_parser<Handler> parser{json::parse_options{}};
+Result<void> parse_json(std::string_view text, json::value& out, std::size_t depth_max) {
+  json::parse_options options;
+  options.max_depth = depth_max;
+  json::basic_parser<Handler> parser{options};
   boost::system::error_code failure;
   const std::size_t n = parser.write_some(false, text.data(), text.size(), failure);
   if (!failure && text.find_first_not_of(" \t\r\n", n) != std::string_view::npos) {
