@@ -1,0 +1,113 @@
+#include "core/telemetry/metrics.hpp"
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace luna::telemetry {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& page) {
+  std::vector<std::string> lines;
+  std::istringstream in(page);
+  for (std::string line; std::getline(in, line);)
+    lines.push_back(line);
+  return lines;
+}
+
+boost::json::value public_case(const std::string& id) {
+  std::ifstream in(LUNA_SOURCE_DIR "/tests/golden/cases/cases.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    boost::json::value value = boost::json::parse(line);
+    if (value.at("id").as_string() == id) return value;
+  }
+  return nullptr;
+}
+
+/// The label part of the table's line, as it must stand behind `model=`.
+std::string label_of(const std::string& line) {
+  return line.substr(4, line.size() - 4 - 3);
+}
+
+// Case UNIT-ESCAPE-1.
+TEST(MetricsPage, LabelValuesAreEscaped) {
+  const auto table = public_case("UNIT-ESCAPE-1");
+  const auto& values = table.at("input").at("values").as_array();
+  const auto& expected = table.at("expected").at("lines").as_array();
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const HttpStats http;
+    const EngineStats stats;
+    MetricsPage page("0", http);
+    page.add_model(std::string(values[i].as_string()), stats);
+    const std::string wanted =
+        "luna_requests_running{model=" + label_of(std::string(expected[i].as_string())) + "} 0";
+    const auto lines = lines_of(page.render());
+    EXPECT_NE(std::find(lines.begin(), lines.end(), wanted), lines.end()) << wanted;
+  }
+}
+
+TEST(MetricsPage, EveryNameAndLabelNameIsValidAndNoSeriesStandsTwice) {
+  const HttpStats http;
+  const EngineStats first, second;
+  const std::atomic<std::uint64_t> n_role_runs{3};
+  MetricsPage page("0", http);
+  page.add_model("a", first);
+  page.add_model("b", second);
+  page.set_role_runs(n_role_runs);
+  const std::regex series(
+      R"re(([a-zA-Z_][a-zA-Z0-9_]*)(\{([a-zA-Z_][a-zA-Z0-9_]*="[^"]*",?)*\})? [-+0-9.e]+|# (HELP|TYPE) .*)re");
+  std::set<std::string> seen;
+  for (const std::string& line : lines_of(page.render())) {
+    EXPECT_TRUE(std::regex_match(line, series)) << line;
+    EXPECT_TRUE(seen.insert(line.substr(0, line.rfind(' '))).second) << line;
+  }
+}
+
+TEST(MetricsPage, TheFirstScrapeHasEverySeriesAtZero) {
+  const HttpStats http;
+  const EngineStats stats;
+  MetricsPage page("0", http);
+  page.add_model("main", stats);
+  const std::string text = page.render();
+  for (const char* name : {"luna_requests_running{",
+                           "luna_requests_waiting{",
+                           "luna_requests_total{",
+                           "luna_prompt_tokens_total{",
+                           "luna_generation_tokens_total{",
+                           "luna_kv_blocks_used{",
+                           "luna_kv_blocks_cached{",
+                           "luna_kv_blocks_free{",
+                           "luna_ttft_seconds_bucket{",
+                           "luna_itl_seconds_bucket{",
+                           "luna_e2e_seconds_bucket{",
+                           "luna_step_seconds_bucket{",
+                           "luna_border_calls_total{"})
+    EXPECT_NE(text.find(name), std::string::npos) << name;
+}
+
+TEST(MetricsPage, BucketsAreCumulativeAndEndAtTheCount) {
+  const HttpStats http;
+  EngineStats stats;
+  stats.e2e_seconds.observe(0.002);
+  stats.e2e_seconds.observe(1000.0);
+  MetricsPage page("0", http);
+  page.add_model("m", stats);
+  const std::string text = page.render();
+  EXPECT_NE(text.find("luna_e2e_seconds_bucket{model=\"m\",le=\"0.0025\"} 1"), std::string::npos);
+  EXPECT_NE(text.find("luna_e2e_seconds_bucket{model=\"m\",le=\"500\"} 1"), std::string::npos);
+  EXPECT_NE(text.find("luna_e2e_seconds_bucket{model=\"m\",le=\"+Inf\"} 2"), std::string::npos);
+  EXPECT_NE(text.find("luna_e2e_seconds_count{model=\"m\"} 2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace luna::telemetry
