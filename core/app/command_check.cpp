@@ -2,6 +2,7 @@
 
 #include "core/config/nearest_key.hpp"
 #include "core/config/settings_reader.hpp"
+#include "core/config/settings_schema.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/settings_check.hpp"
 
@@ -87,6 +88,24 @@ int run_check(const CheckOptions& options, const CommandStreams& streams) {
     if (findings.errors.empty()) streams.out << "the configuration is right\n";
   }
   return findings.errors.empty() ? kExitFine : kExitFailed;
+}
+
+int run_check_keys(const CommandStreams& streams) {
+  for (const config::TableRow& table : config::schema_tables()) {
+    const bool repeats = table.form == config::TableForm::repeated;
+    streams.out << (repeats ? "[[" : "[") << table.table << (repeats ? "]]" : "]") << "  # "
+                << table.help << '\n';
+    for (const config::KeyRow& key : config::schema_keys()) {
+      if (key.table != table.table) continue;
+      streams.out << "  " << key.key << ": " << config::describe_key(key);
+      if (!key.default_text)
+        streams.out << "; required";
+      else if (!key.default_text->empty())
+        streams.out << "; default " << *key.default_text;
+      streams.out << "\n      " << key.help << '\n';
+    }
+  }
+  return kExitFine;
 }
 
 }  // namespace luna::app

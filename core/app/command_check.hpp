@@ -29,4 +29,9 @@ struct CheckOptions {
 /// Returns  the exit status: 0 if there is no error
 int run_check(const CheckOptions& options, const CommandStreams& streams);
 
+/// Every key that core knows, with what it takes, its default and its meaning. The keys of a plugin
+/// are told by `luna plugins info NAME`.
+/// Returns  the exit status: 0
+int run_check_keys(const CommandStreams& streams);
+
 }  // namespace luna::app

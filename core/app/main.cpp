@@ -41,6 +41,7 @@ struct CommandLine {
   std::string plugin;  // plugins info, why
   std::string model;   // tokenize, template: a path or a known name
   std::string listen;  // serve --listen
+  bool keys = false;   // check --keys
   bool json = false;
   std::function<int(CommandLine&, const CommandStreams&)> run;
 };
@@ -210,9 +211,13 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
                         "check",
                         "Check a TOML file and the plugins it names",
                         [](CommandLine& l, const CommandStreams& s) {
+                          if (l.keys) return run_check_keys(s);
                           return run_check({l.path, l.plugin_folders, named_models(), l.json}, s);
                         });
-  check->add_option("file", line.path, "a TOML file")->required();
+  CLI::Option_group* what = check->add_option_group("what", "one of");
+  what->add_option("file", line.path, "a TOML file");
+  what->add_flag("--keys", line.keys, "print every key there is instead");
+  what->require_option(1);
   check->add_flag("--json", line.json, "for programs");
 
   CLI::App* pull = add(app,

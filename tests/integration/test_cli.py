@@ -167,3 +167,10 @@ def test_chat_answers_on_a_terminal_and_ends_on_ctrl_c(luna_bin: Path, model: Pa
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_check_keys_names_every_table(run_luna: Callable) -> None:
+    done = run_luna("check", "--keys")
+    assert done.returncode == 0
+    for table in ("[server]", "[[device]]", "[[model]]", "[[stage]]", "[scheduler]", "[transport]", "[log]"):
+        assert table in done.stdout
