@@ -23,14 +23,16 @@ struct TeamJob {
 /// Where threads meet. Waiting spins for a moment, then sleeps.
 class Barrier {
  public:
-  explicit Barrier(std::uint32_t n_threads) : n_threads_(n_threads) {}
+  /// may_spin  whether each thread has a core of its own
+  Barrier(std::uint32_t n_threads, bool may_spin) : n_threads_(n_threads), may_spin_(may_spin) {}
   /// Returns when all threads have called it; what they wrote before is visible after.
   void arrive_and_wait();
 
  private:
   const std::uint32_t n_threads_;
+  const bool may_spin_;
   alignas(64) std::atomic<std::uint32_t> n_arrived_{0};
-  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  alignas(64) EventCount generation_;
 };
 
 /// CPUs this process may run on, in the order of its affinity mask. [any]
@@ -66,9 +68,10 @@ class ThreadTeam {
   const std::uint32_t n_threads_;
   JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
   Barrier barrier_;
-  TeamJob job_;  // written by the leader before it raises epoch_
+  TeamJob job_;  // written by the leader before it raises started_
   std::atomic<bool> stops_{false};
-  alignas(64) std::atomic<std::uint32_t> epoch_{0};
+  alignas(64) EventCount started_;  // a job, or the end
+  EventCount finished_;             // a job of run_and_wait
   std::vector<std::thread> threads_;
 };
 
@@ -76,19 +79,25 @@ template <typename Body>
 void ThreadTeam::run_and_wait(Body&& body) {
   struct Context {
     Body* body;
-    std::atomic<std::uint32_t> done{0};
-  } context{&body};
+    EventCount* finished;  // the team's: the context may be gone before raise() returns
+    std::atomic<bool> is_done{false};
+  } context{&body, &finished_};
   const TeamJob job{
       [](void* c, std::uint32_t thread) { (*static_cast<Context*>(c)->body)(thread); },
       [](void* c) {
-        auto* finished = static_cast<Context*>(c);
-        finished->done.store(1, std::memory_order_release);
-        finished->done.notify_all();
+        auto* done = static_cast<Context*>(c);
+        EventCount* finished = done->finished;
+        done->is_done.store(true, std::memory_order_release);
+        finished->raise();
       },
       &context};
   while (!submit(job))
     std::this_thread::yield();
-  context.done.wait(0, std::memory_order_acquire);
+  for (;;) {
+    const std::uint32_t seen = finished_.value();
+    if (context.is_done.load(std::memory_order_acquire)) return;
+    finished_.sleep(seen);
+  }
 }
 
 }  // namespace luna::cpu

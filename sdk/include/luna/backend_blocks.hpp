@@ -3,6 +3,7 @@
 #pragma once
 
 #include <luna/abi/backend.h>
+#include <luna/event_count.hpp>
 #include <luna/op_rules.hpp>
 #include <luna/result.hpp>
 
@@ -134,7 +135,7 @@ class JobQueue {
         if (!tail_.compare_exchange_weak(tail, tail + 1)) continue;
         cell.job = job;
         cell.turn.store(tail + 1, std::memory_order_release);
-        wake();
+        signal_.raise();
         return true;
       }
       if (static_cast<std::int32_t>(turn - tail) < 0) return false;
@@ -151,17 +152,14 @@ class JobQueue {
     return true;
   }
   /// Changes with every push and close; read it before a pop that may fail, then sleep on it.
-  [[nodiscard]] std::uint32_t signal() const { return signal_.load(std::memory_order_acquire); }
-  void sleep(std::uint32_t seen) const { signal_.wait(seen, std::memory_order_acquire); }
-  /// Sleeps by the caller's way of waiting for a number to change.
-  void sleep(std::uint32_t seen,
-             void (*wait)(const std::atomic<std::uint32_t>&, std::uint32_t)) const {
-    wait(signal_, seen);
-  }
+  [[nodiscard]] std::uint32_t signal() const { return signal_.value(); }
+  /// Returns once signal() is no longer `seen`. [consumer]
+  void sleep(std::uint32_t seen) { signal_.sleep(seen); }
+  void spin_then_sleep(std::uint32_t seen) { signal_.spin_then_sleep(seen); }
   [[nodiscard]] bool is_closed() const { return closed_.load(std::memory_order_acquire); }
   void close() {
     closed_.store(true, std::memory_order_release);
-    wake();
+    signal_.raise();
   }
 
  private:
@@ -169,14 +167,10 @@ class JobQueue {
     std::atomic<std::uint32_t> turn{0};
     Job job{};
   };
-  void wake() {
-    signal_.fetch_add(1, std::memory_order_release);
-    signal_.notify_all();
-  }
   std::array<Cell, kCells> cells_;
   alignas(64) std::atomic<std::uint32_t> tail_{0};
   alignas(64) std::uint32_t head_ = 0;
-  alignas(64) std::atomic<std::uint32_t> signal_{0};
+  alignas(64) EventCount signal_;
   std::atomic<bool> closed_{false};
 };
 
