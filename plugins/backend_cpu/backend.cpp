@@ -85,7 +85,10 @@ class CpuDevice final : public Device {
     buffer->kind = kind;
     buffer->bytes = bytes;
     std::byte* data = buffer->memory.data();
-    team_.run_and_wait([&](std::uint32_t thread) { touch(data, bytes, thread); });
+    if (kind == LUNA_BUFFER_KV)
+      buffer->populator.emplace(buffer->memory, team_.cpus());
+    else
+      team_.run_and_wait([&](std::uint32_t thread) { touch(data, bytes, thread); });
     LUNA_TRY(const std::uint64_t handle, buffers_.add(std::move(buffer)));
     return DeviceBuffer{handle, kind == LUNA_BUFFER_OUT ? data : nullptr};
   }

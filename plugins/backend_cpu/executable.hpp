@@ -9,6 +9,7 @@
 #include <luna/backend.hpp>
 
 #include <array>
+#include <optional>
 
 namespace luna::cpu {
 
@@ -16,6 +17,7 @@ struct Buffer {
   std::uint32_t kind = 0;
   std::uint64_t bytes = 0;
   Mapping memory;
+  std::optional<PagePopulator> populator;  // KV only
   Reservation reservation;
 };
 

@@ -1,5 +1,7 @@
 #include "memory.hpp"
 
+#include "thread_team.hpp"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -54,6 +56,16 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 Mapping::~Mapping() {
   if (base_ != nullptr) munmap(base_, base_bytes_);
 }
+
+PagePopulator::PagePopulator(const Mapping& mapping, std::vector<int> cpus)
+    : thread_([data = mapping.data(), bytes = mapping.bytes(), cpus = std::move(cpus)](
+                  const std::stop_token& stop) {
+        bind_to_cpus(cpus);
+        // Not by writing: a step may be writing there. Older kernels (before 5.14) refuse, then
+        // each page comes when it is first used.
+        for (std::uint64_t at = 0; at < bytes && !stop.stop_requested(); at += kHugePage)
+          if (madvise(data + at, kHugePage, MADV_POPULATE_WRITE) != 0) return;
+      }) {}
 
 Result<ArenaPiece> WeightArena::take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);

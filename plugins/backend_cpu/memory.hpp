@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 namespace luna::cpu {
 
@@ -30,6 +32,22 @@ class Mapping {
   std::uint64_t base_bytes_ = 0;
   std::byte* data_ = nullptr;  // 2 MiB aligned
   std::uint64_t bytes_ = 0;
+};
+
+/// Gives a mapping its pages from a thread of its own, so that a large KV pool does not hold up the
+/// start: a virtual machine may take a second or more a GiB. The memory is zero and may be used
+/// from the beginning; a page that is used before its turn comes then. A resource; goes before its
+/// mapping does.
+class PagePopulator {
+ public:
+  /// cpus  where the thread may run: the pages come from the memory near them
+  PagePopulator(const Mapping& mapping, std::vector<int> cpus);
+  PagePopulator(const PagePopulator&) = delete;
+  PagePopulator& operator=(const PagePopulator&) = delete;
+  ~PagePopulator() = default;  ///< waits for the huge page under way
+
+ private:
+  std::jthread thread_;
 };
 
 /// A piece of an arena's chunk. The chunk goes with its last piece: hence the shared pointer.

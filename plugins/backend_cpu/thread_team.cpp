@@ -37,12 +37,13 @@ void ask_for_short_slices() {
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
-void bind_to_cpu(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  // A refusal (the mask changed under us) leaves the thread free to move: slower, never wrong.
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+/// The CPU of each thread of a team: neighbours in the affinity mask, from the first on.
+std::vector<int> choose_cpus(std::uint32_t n_threads, std::uint32_t first_cpu) {
+  const std::vector<int> usable = usable_cpus();
+  std::vector<int> chosen;
+  for (std::uint32_t i = 0; i < n_threads; ++i)
+    chosen.push_back(usable[(std::size_t{first_cpu} + i) % usable.size()]);
+  return chosen;
 }
 
 }  // namespace
@@ -69,6 +70,15 @@ std::vector<int> usable_cpus() {
   return cpus;
 }
 
+void bind_to_cpus(std::span<const int> cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus)
+    CPU_SET(cpu, &set);
+  // A refusal (the mask changed under us) leaves the thread free to move: slower, never wrong.
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+}
+
 std::uint32_t usable_threads() {
   auto n = static_cast<std::uint32_t>(usable_cpus().size());
   std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r");
@@ -82,13 +92,14 @@ std::uint32_t usable_threads() {
 }
 
 ThreadTeam::ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu)
-    : n_threads_(n_threads), barrier_(n_threads, n_threads <= usable_cpus().size()) {
-  const std::vector<int> cpus = usable_cpus();
+    : n_threads_(n_threads),
+      cpus_(choose_cpus(n_threads, first_cpu)),
+      barrier_(n_threads, n_threads <= usable_cpus().size()) {
   threads_.reserve(n_threads);
   try {
     for (std::uint32_t i = 0; i < n_threads; ++i)
-      threads_.emplace_back([this, i, cpu = cpus[(std::size_t{first_cpu} + i) % cpus.size()]] {
-        bind_to_cpu(cpu);
+      threads_.emplace_back([this, i] {
+        bind_to_cpus({&cpus_[i], 1});
         ask_for_short_slices();
         kernels::set_thread_float_mode();
         i == 0 ? lead() : follow(i);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -37,6 +38,8 @@ class Barrier {
 
 /// CPUs this process may run on, in the order of its affinity mask. [any]
 std::vector<int> usable_cpus();
+/// Lets the calling thread run on these CPUs only. [any]
+void bind_to_cpus(std::span<const int> cpus);
 /// How many threads make sense: the affinity mask, and the CPU time the control group grants. [any]
 std::uint32_t usable_threads();
 
@@ -59,6 +62,7 @@ class ThreadTeam {
   /// For jobs: where all threads of the team meet.
   void barrier() { barrier_.arrive_and_wait(); }
   [[nodiscard]] std::uint32_t n_threads() const { return n_threads_; }
+  [[nodiscard]] const std::vector<int>& cpus() const { return cpus_; }  ///< by thread
 
  private:
   void stop();
@@ -66,6 +70,7 @@ class ThreadTeam {
   void follow(std::uint32_t thread);
 
   const std::uint32_t n_threads_;
+  const std::vector<int> cpus_;
   JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
   Barrier barrier_;
   TeamJob job_;  // written by the leader before it raises started_

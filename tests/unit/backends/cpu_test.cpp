@@ -185,6 +185,18 @@ TEST(BackendCpu, CopiedBlocksServeLikeTheirOriginals) {
   }
 }
 
+TEST(BackendCpu, KvPoolThatStillGetsItsPagesServesTheSameBits) {
+  const TinyLlama model({}, test_seed());
+  const auto tokens = model.random_tokens(60, test_seed());
+  constexpr std::uint32_t kBlocks = 8192;  // some hundred MiB: the last page comes long after
+  Loaded small("cpu", model, 2);
+  const auto expected = run_in_pieces(*small.run, model, tokens, 10, block_ids(0, 2));
+  Loaded large("cpu", model, 2, kBlocks);
+  const auto last = block_ids(kBlocks - 2, 2);
+  EXPECT_TRUE(same_bits(expected, run_in_pieces(*large.run, model, tokens, 10, last)))
+      << seed_text();
+}
+
 TEST(BackendCpu, StepWithoutOutputsFillsTheKv) {
   const TinyLlama model({}, test_seed());
   const auto tokens = model.random_tokens(50, test_seed());
