@@ -1,5 +1,6 @@
 #include "core/model/weight_source.hpp"
 
+#include <luna/backend_blocks.hpp>
 #include <luna/plugin.hpp>
 
 namespace luna::model {
@@ -104,6 +105,9 @@ Result<ShardWeight> WeightSource::describe(const std::string& name) {
                      std::to_string(weight.desc.n_cols) + ", the file has " +
                      std::to_string(n_rows) + " x " + std::to_string(n_cols)};
   }
+  // Memory is sized and shared out by what the plugin said.
+  if (Result<void> sane = check_weight_desc(&weight.desc); !sane)
+    return sane.error().in("tensor " + name + ": plugin " + quant.name() + ": describe");
   decoders_[name] = decoder;
   return weight;
 }

@@ -149,6 +149,9 @@ void CpuExecutable::make_rope_tables(CompileInput* input) {
     }
     auto table = std::make_unique<RopeTable>();
     table->n_pairs = op.attr(LUNA_ROPE_N_ROT) / 2;
+    const std::size_t n_numbers = std::size_t{abi_.n_positions_max} * table->n_pairs;
+    table->cosine.reserve(n_numbers);  // exactly what was reserved of the budget
+    table->sine.reserve(n_numbers);
     const auto* frequencies = static_cast<const double*>(op.slot(op.in(1)).data);
     const float magnitude = op.attr_f32(LUNA_ROPE_MAGNITUDE);
     for (std::uint32_t position = 0; position < abi_.n_positions_max; ++position)

@@ -131,6 +131,37 @@ std::vector<float> run_prompt(const CompiledModel& model, const std::vector<std:
   return {model.logits, model.logits + model.config.vocab_size};
 }
 
+/// A format that knows every tensor better, and says that its rows take no memory.
+luna_quant_if format_without_planes() {
+  luna_quant_if table{};
+  table.head.destroy = [](void*) {};
+  table.score = [](void*, const luna_tensor_table*, std::uint64_t) -> std::int32_t { return 1000; };
+  table.describe = [](void*,
+                      const luna_tensor_table* tensors,
+                      luna_str,
+                      std::uint64_t entry,
+                      luna_weight_desc* desc,
+                      luna_err*) -> luna_status {
+    const luna_tensor_entry& tensor = tensors->entries[entry];
+    desc->klass = LUNA_WEIGHT_DENSE;
+    desc->dtype = LUNA_DTYPE_F32;
+    desc->n_rows = tensor.rank == 2 ? tensor.dims[0] : 1;
+    desc->n_cols = tensor.rank == 2 ? tensor.dims[1] : tensor.dims[0];
+    return LUNA_OK;
+  };
+  return table;
+}
+
+TEST_F(ModelLoader, DescriptionsWithoutTheirPlanesAreRefused) {
+  static const luna_quant_if kTable = format_without_planes();
+  quants_.emplace_back(&kTable, nullptr, "liar");
+  const auto model = load(options(), {open_device("a0")});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::invalid_argument);
+  EXPECT_THAT(model.error().message(), ::testing::HasSubstr("plugin liar: describe"));
+  EXPECT_THAT(model.error().message(), ::testing::HasSubstr("row_bytes[0] = 0"));
+}
+
 TEST_F(ModelLoader, LoadsAndRunsAModel) {
   double share = -1.0;
   ModelOptions options = this->options();
