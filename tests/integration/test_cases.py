@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import run as runner
-from luna_server import LunaServer, config_text
+from luna_server import MODEL_NAME, LunaServer, config_text
 
 TESTS = Path(__file__).resolve().parents[1]
 CASES = TESTS / "golden" / "cases"
@@ -72,7 +72,7 @@ def options(
     base = tmp_path_factory.mktemp("base") / "good.toml"
     base.write_text(config_text(model).replace("port = 0", "port = 8080"), encoding="utf-8")
     return argparse.Namespace(
-        luna=str(luna_bin), model_file=str(model), model=None, key=None, base_config=str(base), off=set(),
+        luna=str(luna_bin), model_file=str(model), model=MODEL_NAME, key=None, base_config=str(base), off=set(),
         serve=f"{luna_bin} serve --config {{config}} --port {{port}}",
     )
 
