@@ -183,30 +183,30 @@ telemetry::Health& App::health() {
 }
 
 bool App::is_alive() const {
-  const auto now = static_cast<std::uint64_t>(impl_->clock.now().count());
-  const auto limit = static_cast<std::uint64_t>(std::chrono::nanoseconds(kSilenceMax).count());
+  const Nanoseconds now = impl_->clock.now();
   return std::all_of(impl_->models.begin(), impl_->models.end(), [&](const auto& model) {
-    const telemetry::EngineStats& stats = model->stats();
-    const bool has_work = stats.n_running.load(std::memory_order_relaxed) > 0;
-    return !has_work || now - stats.last_step_ns.load(std::memory_order_relaxed) < limit;
+    return telemetry::is_alive(model->stats(), now, kSilenceMax);
   });
 }
 
-Result<void> App::warm_up() {
+Result<void> App::warm_up(const std::function<bool()>& keep_going) {
   impl_->health.set(telemetry::State::warming);
-  pipeline::Request request;
-  request.id = "warm-up";
-  request.endpoint = pipeline::Endpoint::completion;
-  request.model = impl_->pipeline->model_names().front();
-  request.prompt_text = "Hello";
-  request.n_generated_max = 1;
-  request.sampling.temperature = 0.0F;
-  request.stop.ignore_eos = true;
-  const auto outcome = run_prompt(
-      *impl_->pipeline, std::move(request), [](std::string_view) {}, [] { return true; });
-  if (!outcome) {
-    impl_->health.set(telemetry::State::failed);
-    return outcome.error().in("warm-up");
+  for (const std::string& model : impl_->pipeline->model_names()) {
+    pipeline::Request request;
+    request.id = "warm-up";
+    request.endpoint = pipeline::Endpoint::completion;
+    request.model = model;
+    request.prompt_text = "Hello";
+    request.n_generated_max = 1;
+    request.sampling.temperature = 0.0F;
+    request.stop.ignore_eos = true;
+    const auto outcome = run_prompt(
+        *impl_->pipeline, std::move(request), [](std::string_view) {}, keep_going);
+    if (!outcome) {
+      impl_->health.set(telemetry::State::failed);
+      return outcome.error().in("warm-up of model '" + model + "'");
+    }
+    if (outcome->finish == pipeline::FinishReason::cancelled) return {};
   }
   impl_->health.set(telemetry::State::ready);
   return {};

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -33,11 +34,12 @@ class App {
   [[nodiscard]] const telemetry::MetricsPage& metrics() const;
   [[nodiscard]] telemetry::HttpStats& http_stats();
   [[nodiscard]] telemetry::Health& health();
-  /// False when an engine has work and ended no step for too long. [any]
+  /// False when an engine can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;
 
-  /// Makes one real token with every model; then the state is ready.
-  Result<void> warm_up();
+  /// Makes one real token with every model; then the state is ready. Gives up, without an error
+  /// and not ready, when `keep_going` turns false.
+  Result<void> warm_up(const std::function<bool()>& keep_going);
   /// Refuses new requests; running ones end within `timeout` or are cancelled.
   void drain(std::chrono::milliseconds timeout);
 

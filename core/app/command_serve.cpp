@@ -8,8 +8,10 @@
 #include "core/config/settings_reader.hpp"
 #include "core/http/server.hpp"
 
+#include <chrono>
 #include <memory>
 #include <ostream>
+#include <string>
 #include <utility>
 
 namespace luna::app {
@@ -70,6 +72,24 @@ std::string url_of(const std::string& host, std::uint16_t port) {
   return "http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+/// Ready, then until the signal. Whatever the outcome, no request runs afterwards.
+Result<void> run_until_stopped(App& app,
+                               http::Server& server,
+                               const std::string& url,
+                               std::chrono::milliseconds drain_timeout,
+                               const CommandStreams& streams) {
+  // A signal that came while the models were loaded ends this before it has begun.
+  const Result<void> warm = app.warm_up([] { return !StopSignal::is_set(); });
+  if (warm && !StopSignal::is_set()) {
+    streams.out << "ready on " << url << std::endl;
+    StopSignal::wait();
+  }
+  logger("app")->info("draining timeout_ms={}", drain_timeout.count());
+  app.drain(drain_timeout);
+  server.drain(drain_timeout);
+  return warm;
+}
+
 Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
   LUNA_TRY(config::Settings settings, read(options));
   init_logging(to_spdlog(settings.log.level));
@@ -93,13 +113,11 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
                               app.get(),
                               std::move(keys),
                               listen});
-  LUNA_TRY(app->warm_up());
-  streams.out << "ready on " << url_of(listen.host, server->port()) << std::endl;
-  StopSignal::wait();
-  logger("app")->info("draining timeout_ms={}", drain_timeout.count());
-  app->drain(drain_timeout);
-  server->drain(drain_timeout);
-  return {};
+  const std::string url = url_of(listen.host, server->port());
+  const Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
+  // Connections refer to the app and may have outlived the drain: the server goes first.
+  server.reset();
+  return served;
 }
 
 }  // namespace

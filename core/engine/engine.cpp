@@ -61,6 +61,18 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
                      " logits, its tokenizer " + std::to_string(tokenizer.vocab_size()) +
                      " tokens"};
   }
+  const std::uint32_t n_positions = step_limits.n_positions_max;
+  const std::size_t token_bytes = tokenizer.token_bytes_max();
+  const bool fits_stream = n_positions <= pipeline::TokenStream::kTokensMax &&
+                           token_bytes < pipeline::TokenStream::kTextBytesMax &&
+                           pipeline::TokenStream::text_bytes_for(n_positions, token_bytes) <=
+                               pipeline::TokenStream::kTextBytesMax;
+  if (!fits_stream) {
+    return Error{Code::unsupported,
+                 "model " + model.name + ": the text of " + std::to_string(n_positions) +
+                     " tokens of up to " + std::to_string(token_bytes) +
+                     " bytes is more than one answer can hold"};
+  }
   const RequestLimits limits{.vocab_size = model.config.vocab_size,
                              .n_positions_max = step_limits.n_positions_max,
                              .kv_block_tokens = model.kv_block_tokens,

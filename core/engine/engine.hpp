@@ -86,8 +86,8 @@ class Engine {
   /// Ends the request at the next step border; its KV is free then. Unknown ids are passed over:
   /// the request has ended. [any]
   void cancel(std::uint64_t id);
-  /// Frees the memory of requests that have ended, off the engine thread. submit() does it too; the
-  /// pipeline calls it when it has read the ends. [any]
+  /// Frees the memory of requests that have ended, off the engine thread. submit() does it too, so
+  /// that those of an idle engine wait for the next request. [any]
   void reclaim();
 
   /// One turn of the loop: drains commands, finishes a completed step, plans and starts the next.

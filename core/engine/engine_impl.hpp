@@ -61,6 +61,7 @@ struct Engine::Impl {
   void start_step(Nanoseconds now);
   void fail_step(const StepRunner::Outcome& outcome);
   void measure_step(Nanoseconds now);
+  void note_progress(Nanoseconds now);
   void update_gauges();
 
   // ---- tokens

@@ -115,6 +115,8 @@ bool Engine::Impl::advance() {
   if (sequences.order().empty()) {
     plan.clear();  // a wish to be woken has no object any more
   } else if (std::exchange(plan_due, false)) {
+    note_progress(now);
+    update_gauges();  // a policy that never answers is seen to hold up work
     plan_step(now);
     worked = true;
   }
@@ -256,8 +258,7 @@ void Engine::Impl::finish_step() {
 
 void Engine::Impl::measure_step(Nanoseconds now) {
   parts.stats.step_seconds.observe(seconds(now - step_started));
-  parts.stats.last_step_ns.store(static_cast<std::uint64_t>(now.count()),
-                                 std::memory_order_relaxed);
+  note_progress(now);
   const auto elapsed = static_cast<float>((now - step_ended).count());
   for (std::size_t d = 0; d < loads.size(); ++d) {
     const auto busy = static_cast<float>(runner.busy_ns(d));
@@ -272,6 +273,8 @@ void Engine::Impl::fail_step(const StepRunner::Outcome& outcome) {
     logger("engine")->error(
         "step failed device={} step={} text=\"{}\"", outcome.device, n_steps, outcome.message);
   }
+  // What was let go stays so: the peers of a failed device wait for nobody ever again.
+  if (runner.has_aborted()) parts.stats.is_lost.store(true, std::memory_order_relaxed);
   for (const StepBatch::Entry& entry : batch.entries())
     end_sequence(entry.slot, kDeviceFailed);
 }
@@ -392,12 +395,17 @@ void Engine::Impl::retire(LiveRequest& request) {
       request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {}
 }
 
+void Engine::Impl::note_progress(Nanoseconds now) {
+  parts.stats.last_progress_ns.store(static_cast<std::uint64_t>(now.count()),
+                                     std::memory_order_relaxed);
+}
+
 void Engine::Impl::update_gauges() {
   std::uint64_t n_running = 0;
   for (const std::uint32_t slot : sequences.order())
     if (sequences[slot].phase != Phase::waiting) ++n_running;
   const auto set = [](std::atomic<std::uint64_t>& gauge, std::uint64_t value) {
-    gauge.store(value, std::memory_order_relaxed);
+    gauge.store(value, std::memory_order_release);  // after the progress: see is_alive
   };
   set(parts.stats.n_running, n_running);
   set(parts.stats.n_waiting, sequences.order().size() - n_running);

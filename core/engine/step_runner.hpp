@@ -35,6 +35,9 @@ class StepRunner {
   /// Whether the step has ended on every device. Also frees devices that wait for one that failed.
   [[nodiscard]] bool is_done();
 
+  /// Whether devices were freed so; their communicators are gone for good.
+  [[nodiscard]] bool has_aborted() const { return aborted_; }
+
   struct Outcome {
     bool ok = true;
     std::string_view device;   ///< the first that failed, in order of devices

@@ -22,6 +22,10 @@ json::object model_object(const Service& service, const std::string& name) {
   return object;
 }
 
+bool is_alive(const Service& service) {
+  return service.is_alive == nullptr || service.is_alive(service.is_alive_context);
+}
+
 Reply state_reply(unsigned status, telemetry::State state) {
   Reply reply;
   reply.status = status;
@@ -34,12 +38,12 @@ Reply state_reply(unsigned status, telemetry::State state) {
 }  // namespace
 
 Reply live_reply(const Service& service) {
-  const bool alive = service.is_alive == nullptr || service.is_alive(service.is_alive_context);
-  return state_reply(alive ? 200 : 503, service.health.state());
+  return state_reply(is_alive(service) ? 200 : 503, service.health.state());
 }
 
 Reply ready_reply(const Service& service) {
-  Reply reply = state_reply(service.health.is_ready() ? 200 : 503, service.health.state());
+  const bool ready = service.health.is_ready() && is_alive(service);
+  Reply reply = state_reply(ready ? 200 : 503, service.health.state());
   if (reply.status != 200) reply.headers.emplace_back("retry-after", "1");
   return reply;
 }

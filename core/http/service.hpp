@@ -16,7 +16,7 @@ struct Service {
   const telemetry::MetricsPage& metrics;
   telemetry::HttpStats& stats;
   const telemetry::Health& health;
-  /// False when the engine has work and has not ended a step for too long.
+  /// False when an engine can serve no more; then the server is neither live nor ready.
   bool (*is_alive)(void* context) = nullptr;
   void* is_alive_context = nullptr;
   KeyRing keys;

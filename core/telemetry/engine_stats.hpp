@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <span>
 
@@ -70,7 +71,8 @@ struct EngineStats {
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};
-  Counter last_step_ns{0};  ///< engine clock at the end of the last step
+  Counter last_progress_ns{0};       ///< engine clock when it last planned or ended a step
+  std::atomic<bool> is_lost{false};  ///< its devices can never finish a step again
   Histogram<kRequestSeconds.size()> ttft_seconds{kRequestSeconds};
   Histogram<kRequestSeconds.size()> queue_seconds{kRequestSeconds};
   Histogram<kRequestSeconds.size()> e2e_seconds{kRequestSeconds};
@@ -78,5 +80,21 @@ struct EngineStats {
   Histogram<kStepSeconds.size()> step_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
 };
+
+/// False when the engine can serve no more: its devices are lost, or it has work and has neither
+/// planned nor ended a step for `silence_max`. [any]
+///
+/// now   on the engine's clock; the engine may have gone on since
+inline bool is_alive(const EngineStats& stats,
+                     std::chrono::nanoseconds now,
+                     std::chrono::nanoseconds silence_max) {
+  if (stats.is_lost.load(std::memory_order_relaxed)) return false;
+  // Acquire: who sees work sees the progress that was noted before it.
+  const bool has_work = stats.n_running.load(std::memory_order_acquire) > 0 ||
+                        stats.n_waiting.load(std::memory_order_acquire) > 0;
+  if (!has_work) return true;
+  const std::chrono::nanoseconds last(stats.last_progress_ns.load(std::memory_order_relaxed));
+  return last + silence_max > now;
+}
 
 }  // namespace luna::telemetry

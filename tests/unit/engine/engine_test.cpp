@@ -363,6 +363,27 @@ TEST(Engine, DeviceThatWaitsForAFailedOneIsLetGo) {
   const Asked lost = rig.submit(EngineRig::request(some_prompt(10, 1), 50));
   rig.run();
   EXPECT_EQ(lost.end().code, Code::unavailable);
+  EXPECT_FALSE(telemetry::is_alive(rig.stats, rig.clock.now(), std::chrono::seconds(30)))
+      << "who was let go can wait for nobody any more";
+  rig.expect_empty();
+}
+
+TEST(Engine, FirstStepAfterALongSilenceIsAlive) {
+  EngineRig rig({.completion = Completion::deferred});
+  constexpr std::chrono::seconds kSilenceMax(30);
+  EXPECT_TRUE(telemetry::is_alive(rig.stats, rig.clock.now(), kSilenceMax));
+  rig.clock.advance(std::chrono::hours(1));
+  rig.submit(EngineRig::request(some_prompt(10, 1), 5));
+  rig.engine->advance();
+  ASSERT_EQ(rig.stats.n_running.load(), 1U);
+  EXPECT_TRUE(telemetry::is_alive(rig.stats, rig.clock.now(), kSilenceMax));
+  // A reader whose time is a moment old.
+  const Nanoseconds before = rig.clock.now() - std::chrono::microseconds(1);
+  EXPECT_TRUE(telemetry::is_alive(rig.stats, before, kSilenceMax));
+  rig.clock.advance(kSilenceMax);
+  EXPECT_FALSE(telemetry::is_alive(rig.stats, rig.clock.now(), kSilenceMax)) << "a stuck device";
+  rig.run();
+  EXPECT_TRUE(telemetry::is_alive(rig.stats, rig.clock.now(), kSilenceMax));
   rig.expect_empty();
 }
 
