@@ -3,6 +3,7 @@
 #include "core/base/assert.hpp"
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
@@ -13,18 +14,20 @@
 namespace luna::app {
 namespace {
 
-// Written by the handler: lock-free and async-signal-safe.
-volatile sig_atomic_t stop_requested =
-    0;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+// Written by the handler, on whatever thread the signal finds: lock-free and async-signal-safe.
+std::atomic<bool> stop_requested{
+    false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+static_assert(std::atomic<bool>::is_always_lock_free);
 std::array<int, 2> wake_pipe = {-1,
                                 -1};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 void on_signal(int number) {
   // The first signal drains, the second means it: 128 + number, as a shell would report it.
-  if (stop_requested != 0) _exit(128 + number);
-  stop_requested = 1;
+  if (stop_requested.exchange(true)) _exit(128 + number);
+  const int interrupted_errno = errno;  // of the code between a call and its look at errno
   const char byte = 1;
   [[maybe_unused]] const auto n = write(wake_pipe[1], &byte, 1);
+  errno = interrupted_errno;
 }
 
 }  // namespace
@@ -42,7 +45,7 @@ void StopSignal::install() {
 }
 
 bool StopSignal::is_set() {
-  return stop_requested != 0;
+  return stop_requested.load();
 }
 
 bool StopSignal::wait(std::optional<std::chrono::milliseconds> timeout) {

@@ -70,6 +70,7 @@ struct Server::Impl {
   std::unique_ptr<tcp::acceptor> acceptor;
   std::size_t next_thread = 0;
   std::atomic<std::uint32_t> n_sessions{0};
+  std::atomic<bool> draining{false};
   std::mutex mutex;  // guards nothing but the wait for the last session
   std::condition_variable all_ended;
 };
@@ -95,6 +96,7 @@ void Server::Impl::adopt(IoThread& io, tcp::socket socket) {
   io.sessions.remove_if([](const std::weak_ptr<Session>& s) { return s.expired(); });
   auto session = std::make_shared<Session>(std::move(socket), *service);
   io.sessions.push_back(session);
+  if (draining.load()) session->drain();  // accepted a moment before the drain began
   asio::co_spawn(io.context, serve(std::move(session), *this), [](std::exception_ptr) {});
 }
 
@@ -177,6 +179,7 @@ void Server::start(Service service) {
 }
 
 void Server::drain(std::chrono::milliseconds timeout) {
+  impl_->draining.store(true);
   asio::post(impl_->threads.front()->context, [this] {
     boost::system::error_code ignored;
     impl_->acceptor->close(ignored);
