@@ -51,13 +51,13 @@ struct Running {
   std::uint32_t n_choices_per_prompt = 1;
 };
 
-Result<std::string> prompt_as_text(const pipeline::Request& request,
-                                   const pipeline::Pipeline& pipeline) {
+/// The prompt as `echo` shows it: valid UTF-8, whatever the ids.
+std::string prompt_as_text(const pipeline::Request& request, const pipeline::Pipeline& pipeline) {
   if (!request.prompt_text.empty()) return request.prompt_text;
   std::string text;
   for (const pipeline::TokenId id : request.prompt_ids)
     text += pipeline.token_bytes(request.model, id);
-  return text;
+  return replace_invalid_utf8(text);
 }
 
 /// Starts every prompt of the body; the first failure stops all.
@@ -70,10 +70,7 @@ Result<void> start_all(ParsedBody& body,
   for (pipeline::Request& request : body.requests) {
     request.id = id;
     request.tenant = exchange.tenant();
-    if (body.echo) {
-      LUNA_TRY(std::string text, prompt_as_text(request, pipeline));
-      running.echoes.push_back(std::move(text));
-    }
+    if (body.echo) running.echoes.push_back(prompt_as_text(request, pipeline));
     const std::uint32_t n_choices = request.n_choices;
     auto sink = running.channel->sink(first_choice);
     LUNA_TRY(auto started, pipeline.start(std::move(request), std::move(sink)));
@@ -190,14 +187,14 @@ asio::awaitable<void> echo_answer(Exchange& exchange,
   Reply reply;
   for (const pipeline::Request& request : body.requests) {
     auto ids = pipeline.tokenize(request);
-    auto text = prompt_as_text(request, pipeline);
     if (!ids) {
       reply = error_reply(to_api_error(ids.error()));
       break;
     }
     usage.n_prompt += static_cast<std::uint32_t>(ids->size());
+    const std::string text = prompt_as_text(request, pipeline);
     for (std::uint32_t i = 0; i < request.n_choices; ++i)
-      choices.push_back({*text, {}, pipeline::FinishReason::length});
+      choices.push_back({text, {}, pipeline::FinishReason::length});
   }
   if (reply.body.empty()) reply.body = response.whole(choices, usage);
   const bool sent = co_await exchange.send(std::move(reply));
@@ -220,13 +217,17 @@ OpenaiResponse make_response(const ParsedBody& body, Exchange& exchange, const s
   return OpenaiResponse(std::move(options));
 }
 
-/// Counts a completion while it is answered.
+/// Counts a completion while it is answered. One that is refused takes no place, however slowly its
+/// client reads the refusal.
 class Admission {
  public:
   explicit Admission(Service& service) : service_(service) {
     admitted_ = service_.stats.n_requests.fetch_add(1) < service_.options.n_requests_max;
+    if (!admitted_) service_.stats.n_requests.fetch_sub(1);
   }
-  ~Admission() { service_.stats.n_requests.fetch_sub(1); }
+  ~Admission() {
+    if (admitted_) service_.stats.n_requests.fetch_sub(1);
+  }
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
   [[nodiscard]] bool admitted() const { return admitted_; }
@@ -269,6 +270,7 @@ asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
       std::make_shared<OutputChannel>(executor, static_cast<std::uint32_t>(body.requests.size()));
   const Result<void> started = start_all(body, exchange, id, running);
   if (!started) {
+    running.requests.clear();  // those that had started are of no use any more
     Reply refusal = error_reply(to_api_error(started.error()));
     const bool sent = co_await exchange.send(std::move(refusal));
     if (!sent) exchange.close_after();

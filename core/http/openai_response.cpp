@@ -19,21 +19,6 @@ using pipeline::OutputToken;
 // What OpenAI writes for a probability of zero.
 constexpr double kLogprobFloor = -9999.0;
 
-/// The text with each maximal invalid part replaced by U+FFFD.
-std::string replace_invalid_utf8(std::string_view bytes) {
-  std::string text;
-  while (!bytes.empty()) {
-    const text::Utf8Prefix front = text::utf8_front(bytes);
-    if (front.kind == text::Utf8Front::character) {
-      text.append(bytes.substr(0, front.n_bytes));
-    } else {
-      text.append("\xEF\xBF\xBD");
-    }
-    bytes.remove_prefix(front.n_bytes);
-  }
-  return text;
-}
-
 /// Code points of valid UTF-8.
 std::size_t count_characters(std::string_view text) {
   std::size_t n = 0;
@@ -114,6 +99,20 @@ json::value completion_logprobs(const std::vector<OutputToken>& tokens,
 }
 
 }  // namespace
+
+std::string replace_invalid_utf8(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const text::Utf8Prefix front = text::utf8_front(bytes);
+    if (front.kind == text::Utf8Front::character) {
+      text.append(bytes.substr(0, front.n_bytes));
+    } else {
+      text.append("\xEF\xBF\xBD");
+    }
+    bytes.remove_prefix(front.n_bytes);
+  }
+  return text;
+}
 
 std::string_view finish_name(pipeline::FinishReason reason) {
   switch (reason) {

@@ -56,6 +56,9 @@ class OpenaiResponse {
   std::string chunk_head_;  // up to the choices; equal in every chunk
 };
 
+/// The text with each maximal invalid part replaced by U+FFFD: JSON carries valid UTF-8 alone.
+std::string replace_invalid_utf8(std::string_view bytes);
+
 std::string_view finish_name(pipeline::FinishReason reason);
 
 }  // namespace luna::http

@@ -52,17 +52,16 @@ ApiError read_error(beast::error_code error) {
   } else if (error == bhttp::error::header_limit || error == bhttp::error::buffer_overflow) {
     answer = invalid_request("", "the header is larger than this server takes", "header_too_large");
     answer.status = 431;
-  } else if (error == beast::error::timeout) {
-    answer = invalid_request("", "the request did not arrive in time", "timeout");
-    answer.status = 408;
   }
   return answer;
 }
 
+/// Ends that nobody can be told of. A read that is late has closed the socket: tcp_stream does.
 bool is_quiet_end(beast::error_code error) {
-  return error == bhttp::error::end_of_stream || error == asio::error::eof ||
-         error == asio::error::connection_reset || error == asio::error::operation_aborted ||
-         error == asio::error::bad_descriptor || error == bhttp::error::partial_message;
+  return error == beast::error::timeout || error == bhttp::error::end_of_stream ||
+         error == asio::error::eof || error == asio::error::connection_reset ||
+         error == asio::error::operation_aborted || error == asio::error::bad_descriptor ||
+         error == bhttp::error::partial_message;
 }
 
 }  // namespace

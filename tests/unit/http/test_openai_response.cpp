@@ -71,6 +71,12 @@ TEST(OpenaiResponse, LogprobBytesAreTheTokensOwn) {
   EXPECT_EQ(entry.at("top_logprobs").at(1).at("logprob").to_number<double>(), -9999.0);
 }
 
+TEST(OpenaiResponse, BrokenUtf8IsReplacedPartByPart) {
+  EXPECT_EQ(replace_invalid_utf8("h\xC3\xA9"), "h\xC3\xA9");
+  EXPECT_EQ(replace_invalid_utf8("a\xE2\x82"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(replace_invalid_utf8("\x80\xFF!"), "\xEF\xBF\xBD\xEF\xBF\xBD!");
+}
+
 TEST(OpenaiResponse, WholeAnswersHaveEveryKey) {
   const json::value chat =
       json::parse(make(pipeline::Endpoint::chat, false, false).whole({{"hi", {}, {}}}, {1, 0, 1}));
