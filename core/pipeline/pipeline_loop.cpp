@@ -58,17 +58,13 @@ void PipelineLoop::accept(std::unique_ptr<RequestState> request) {
   enter(0, state, state.choices.front());
   // The first stage has no stage before it, so there is no text to come.
   stages_.front().role.push({state.choices.front().item_id, LUNA_ITEM_END, 0, "stop"});
-  had_work_ = true;
 }
 
 std::size_t PipelineLoop::turn() {
   read_clients();
   read_streams();
   run_stages();
-  const std::size_t n_ended = retire();
-  if (had_work_) stats_.n_turns.fetch_add(1, std::memory_order_relaxed);
-  had_work_ = false;
-  return n_ended;
+  return retire();
 }
 
 void PipelineLoop::end_all(const Error& error) {
@@ -108,10 +104,8 @@ void PipelineLoop::run_stages() {
 }
 
 void PipelineLoop::run_stage(std::size_t stage) {
-  had_work_ = true;
   const RoleStage::Batch batch = stages_[stage].role.run();
   stats_.n_role_runs.fetch_add(1, std::memory_order_relaxed);
-  stats_.n_role_items.fetch_add(batch.in.size(), std::memory_order_relaxed);
   if (!batch.verdict) {
     logger("pipeline")
         ->error("a role failed stage={} error=\"{}\"", stage, batch.verdict.error().message());
@@ -220,7 +214,6 @@ void PipelineLoop::take_update(std::size_t stage,
 
 void PipelineLoop::fail(RequestState& request, Error error) {
   if (!request.error) request.error = std::move(error);
-  had_work_ = true;
 }
 
 bool PipelineLoop::is_over(const RequestState& request) {

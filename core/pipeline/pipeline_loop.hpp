@@ -86,7 +86,6 @@ class PipelineLoop {
   std::vector<std::unique_ptr<RequestState>> live_;  // in the order they came
   std::unordered_map<std::uint64_t, Place> place_by_item_;
   std::uint64_t next_item_id_ = 1;
-  bool had_work_ = false;
 };
 
 }  // namespace luna::pipeline

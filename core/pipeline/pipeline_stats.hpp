@@ -12,9 +12,7 @@ namespace luna::pipeline {
 /// [pipeline] writes, [any] reads.
 class PipelineStats {
  public:
-  std::atomic<std::uint64_t> n_role_runs{0};   ///< border calls: roles
-  std::atomic<std::uint64_t> n_role_items{0};  ///< items those calls carried
-  std::atomic<std::uint64_t> n_turns{0};       ///< turns of the loop that found something to do
+  std::atomic<std::uint64_t> n_role_runs{0};  ///< border calls: roles
 
   /// Labels come from settings, so they are few; more than kIntentsMax are not told apart.
   void count_intent(const std::string& label) {

@@ -117,7 +117,7 @@ std::string MetricsPage::render() const {
     for (const Source& model : models_)
       families.value({{"model", model.name}}, load(model.stats->*scalar.field));
   }
-  families.open("luna_requests_total", "Sequences that ended, by how.", kCounter);
+  families.open("luna_requests_total", "Requests to the model that ended, by how.", kCounter);
   for (const Source& model : models_)
     for (std::size_t code = 0; code < kEndCodes; ++code)
       families.value({{"model", model.name}, {"code", kCodeNames[code]}},
