@@ -68,7 +68,7 @@ class SchedulerGate {
   PlanFault ask(const SnapshotTime& time, std::span<const DeviceLoad> loads, StepPlan& plan);
   [[nodiscard]] std::uint32_t fault_row() const { return fault_row_; }
   /// What the plugin said when its call failed. Valid until the next ask().
-  [[nodiscard]] std::string_view fault_text() const { return err_.text; }
+  [[nodiscard]] std::string_view fault_text() const { return text_of(err_); }
 
  private:
   void fill_rows();

@@ -46,7 +46,7 @@ void StepRunner::submit(const luna_step& step) {
     const luna_status status = shard.backend->submit(shard.executable, &own, &err);
     if (status >= 0) continue;
     // This device and those after it will not call back; those before it may wait for them.
-    note_failure(slots_[s], status, err.text);
+    note_failure(slots_[s], status, text_of(err));
     failed_.store(true, std::memory_order_relaxed);
     const auto n_silent = static_cast<std::uint32_t>(slots_.size() - s);
     n_inside_.fetch_sub(n_silent, std::memory_order_relaxed);

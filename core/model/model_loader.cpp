@@ -150,7 +150,8 @@ class ModelLoader {
         const auto op = static_cast<std::size_t>(missing - per_op.begin());
         return Error{Code::unsupported,
                      "device " + device.name() + ": op " +
-                         std::string(op_name(program.ops[op].op)) + ": " + err.text};
+                         std::string(op_name(program.ops[op].op)) + ": " +
+                         std::string(text_of(err))};
       }
     }
     return {};

@@ -51,7 +51,6 @@ Result<void> call_plugin(const StartupGuard::Options& guard,
   });
   const std::string phase(phase_name(guard.phase));
   if (thrown) return Error{Code::internal, phase + " threw: " + *thrown};
-  err.text[sizeof(err.text) - 1] = '\0';
   return to_result(status, err, phase);
 }
 

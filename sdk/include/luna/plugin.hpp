@@ -49,12 +49,17 @@ inline luna_err make_err() {
   return err;
 }
 
+/// What the other side wrote into an error record; it may have left out the final zero.
+inline std::string_view text_of(const luna_err& err) {
+  return {err.text, strnlen(err.text, sizeof(err.text))};
+}
+
 /// What the other side answered, as a Result. `what` names the call that was made.
 inline Result<void> to_result(luna_status status, const luna_err& err, std::string_view what) {
   if (status >= 0) return {};
   std::string message(what);
   message += ": ";
-  message += err.text[0] != '\0' ? err.text : "no reason given";
+  message += err.text[0] != '\0' ? text_of(err) : "no reason given";
   const bool known = status >= LUNA_INTERNAL;
   return Error{known ? static_cast<Code>(status) : Code::internal, std::move(message)};
 }

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -30,6 +32,14 @@ TEST(HostServices, RandomStreamsReplayAndDifferBySeedPluginAndStream) {
   EXPECT_NE(numbers, draw(1, "static", 1));
   EXPECT_NE(numbers, draw(1, "static", 256));
   EXPECT_EQ(std::set(numbers.begin(), numbers.end()).size(), numbers.size());
+}
+
+TEST(ErrorRecord, TextWithoutItsFinalZeroEndsWithTheRecord) {
+  luna_err err = make_err();
+  std::fill(std::begin(err.text), std::end(err.text), 'x');
+  const auto result = to_result(LUNA_INTERNAL, err, "call");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message(), "call: " + std::string(sizeof(err.text), 'x'));
 }
 
 TEST(HostServices, TimeIsTheClocks) {
