@@ -76,6 +76,7 @@ phase_integration() {
   fi
   LUNA_BIN=$release/bin/luna LUNA_TEST_MODEL=$(model_file "$default_model") PATH=$venv/bin:$PATH \
     timeout 1500 "$venv/bin/python" -m pytest -q -p no:cacheprovider --durations=10 \
+    -o junit_logging=system-out -o junit_log_passing_tests=true \
     --junitxml "$results/integration.xml" "$root/tests/integration"
 }
 

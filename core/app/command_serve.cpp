@@ -8,10 +8,15 @@
 #include "core/config/settings_reader.hpp"
 #include "core/http/server.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <string>
+#include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace luna::app {
@@ -72,6 +77,41 @@ std::string url_of(const std::string& host, std::uint16_t port) {
   return "http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+/// Ends the process when the end itself hangs: a device that never completes a step cannot be
+/// joined.
+class ExitGuard {
+ public:
+  explicit ExitGuard(std::chrono::milliseconds limit)
+      : thread_([this, limit] {
+          std::unique_lock lock(mutex_);
+          if (ended_.wait_for(lock, limit, [this] { return is_done_; })) return;
+          logger("app")->error("a device did not stop; the process ends limit_ms={}",
+                               limit.count());
+          _exit(kExitFailed);
+        }) {}
+  ~ExitGuard() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+  }
+  ExitGuard(const ExitGuard&) = delete;
+  ExitGuard& operator=(const ExitGuard&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool is_done_ = false;
+  std::thread thread_;
+};
+
+// What connections get to take their last bytes, however late the drain is.
+constexpr std::chrono::milliseconds kFlushMin{500};
+// Beyond the drain itself: joining threads, freeing memory.
+constexpr std::chrono::seconds kExitLimit{10};
+
 /// Ready, then until the signal. Whatever the outcome, no request runs afterwards.
 Result<void> run_until_stopped(App& app,
                                http::Server& server,
@@ -85,8 +125,12 @@ Result<void> run_until_stopped(App& app,
     StopSignal::wait();
   }
   logger("app")->info("draining timeout_ms={}", drain_timeout.count());
+  const auto deadline = std::chrono::steady_clock::now() + drain_timeout;
   app.drain(drain_timeout);
-  server.drain(drain_timeout);
+  // Answers whose requests have ended still have to reach their clients.
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  server.drain(std::max(left, kFlushMin));
   return warm;
 }
 
@@ -115,8 +159,10 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
                               listen});
   const std::string url = url_of(listen.host, server->port());
   const Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
+  const ExitGuard guard(kExitLimit);
   // Connections refer to the app and may have outlived the drain: the server goes first.
   server.reset();
+  app.reset();
   return served;
 }
 

@@ -110,9 +110,24 @@ asio::awaitable<void> stream_answer(Exchange& exchange,
     if (!echo_of(running, choice).empty())
       opening.push_back(response.text_chunk(choice, echo_of(running, choice), {}));
   }
+  // Until the first output the status is still open: what fails before it is an HTTP error, not an
+  // event. A long prefill gets its head, and pings, after the first interval.
+  std::vector<pipeline::OutputEvent> pending = co_await channel.first_events(kPingInterval);
+  if (channel.is_client_gone()) {
+    exchange.close_after();
+    co_return;
+  }
+  if (pending.empty() && channel.has_ended() && channel.error()) {
+    Reply refusal = error_reply(to_api_error(*channel.error()));
+    const bool sent = co_await exchange.send(std::move(refusal));
+    if (!sent) exchange.close_after();
+    co_return;
+  }
   bool is_open = co_await exchange.begin_events();
   while (is_open && !channel.is_client_gone()) {
-    auto events = channel.take_events();
+    auto events = std::exchange(pending, {});
+    for (pipeline::OutputEvent& event : channel.take_events())
+      events.push_back(std::move(event));
     const bool ended = channel.has_ended();
     // A choice opens with its first output, so that the first chunk means the first token.
     std::vector<std::string> chunks;

@@ -35,6 +35,17 @@ constexpr Row kRows[] = {
     {Code::internal, 500, "server_error", "server_error", false},
 };
 
+// Messages quote what the client sent; a name of megabytes need not come back whole.
+constexpr std::size_t kMessageBytesMax = 2000;
+
+std::string shortened(const std::string& message) {
+  if (message.size() <= kMessageBytesMax) return message;
+  std::size_t end = kMessageBytesMax;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0U) == 0x80U)
+    --end;  // never inside a character
+  return message.substr(0, end) + " ...";
+}
+
 json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
 }
@@ -62,9 +73,9 @@ ApiError to_api_error(const Error& error) {
 
 std::string error_body(const ApiError& error) {
   json::object inner;
-  inner["message"] = error.message;
+  inner["message"] = shortened(error.message);
   inner["type"] = error.type;
-  inner["param"] = or_null(error.param);
+  inner["param"] = or_null(shortened(error.param));
   inner["code"] = or_null(error.code);
   json::object outer;
   outer["error"] = std::move(inner);

@@ -89,6 +89,17 @@ asio::awaitable<void> OutputChannel::wait(std::chrono::steady_clock::duration ti
   woken_ = false;
 }
 
+asio::awaitable<std::vector<pipeline::OutputEvent>> OutputChannel::first_events(
+    std::chrono::steady_clock::duration timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (events_.empty() && !has_ended() && !client_gone_) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) break;
+    co_await wait(left);
+  }
+  co_return take_events();
+}
+
 std::vector<pipeline::OutputEvent> OutputChannel::take_events() {
   return std::exchange(events_, {});
 }

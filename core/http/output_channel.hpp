@@ -31,6 +31,10 @@ class OutputChannel : public std::enable_shared_from_this<OutputChannel> {
   /// Returns when there is output, the client has gone, or `timeout` has passed.
   boost::asio::awaitable<void> wait(std::chrono::steady_clock::duration timeout);
 
+  /// Waits for the first output; empty when the end, the client's or `timeout` came before it.
+  boost::asio::awaitable<std::vector<pipeline::OutputEvent>> first_events(
+      std::chrono::steady_clock::duration timeout);
+
   [[nodiscard]] std::vector<pipeline::OutputEvent> take_events();
   [[nodiscard]] bool has_ended() const { return n_open_ == 0; }
   [[nodiscard]] bool is_client_gone() const { return client_gone_; }

@@ -29,5 +29,15 @@ TEST(ErrorResponse, BodyIsTheOpenaiObject) {
   EXPECT_TRUE(error.at("code").is_null());
 }
 
+TEST(ErrorResponse, LongMessagesAreCutBetweenCharacters) {
+  std::string name;
+  for (int i = 0; i < 5000; ++i)
+    name += "\u20ac";
+  const auto error =
+      boost::json::parse(error_body(invalid_request("model", "no model '" + name + "'")))
+          .at("error");
+  EXPECT_LT(error.at("message").as_string().size(), 2100U);
+}
+
 }  // namespace
 }  // namespace luna::http
