@@ -156,6 +156,9 @@ std::uint64_t available_bytes(std::uint64_t total_bytes) {
   return kib * 1024;
 }
 
+// A processor is cut into devices by configuration: each has threads and a budget of its own.
+constexpr std::uint32_t kDevicesMax = 64;
+
 class CpuBackend {
  public:
   static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings&) {
@@ -163,7 +166,7 @@ class CpuBackend {
   }
 
   std::optional<luna_device_info> device_info(std::uint32_t index) {
-    if (index != 0) return std::nullopt;
+    if (index >= kDevicesMax) return std::nullopt;
     luna_device_info info{};
     info.struct_size = sizeof(info);
     struct sysinfo memory {};

@@ -115,6 +115,9 @@ class ReferenceDevice final : public Device {
   std::thread thread_;  // last: it uses all of the above
 };
 
+// A processor is cut into devices by configuration: each has threads and a budget of its own.
+constexpr std::uint32_t kDevicesMax = 64;
+
 class ReferenceBackend {
  public:
   static Result<std::unique_ptr<ReferenceBackend>> create(Host host, const Settings&) {
@@ -122,7 +125,7 @@ class ReferenceBackend {
   }
 
   std::optional<luna_device_info> device_info(std::uint32_t index) {
-    if (index != 0) return std::nullopt;
+    if (index >= kDevicesMax) return std::nullopt;
     luna_device_info info{};
     info.struct_size = sizeof(info);
     struct sysinfo memory {};
