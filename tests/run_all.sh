@@ -2,7 +2,7 @@
 # shellcheck disable=SC2154  # root, venv and default_model are the launcher's
 # `./luna test`: every test of the project, then one summary. Sourced by the launcher, whose
 # functions build things. A phase that breaks does not keep the next from running.
-#   LUNA_TEST_PHASES   which, in which order (default: unit integration asan tsan fuzz)
+#   LUNA_TEST_PHASES   which, in which order (default: unit integration asan fuzz tsan)
 #   FUZZ_SECONDS       of each fuzz target (default 30)
 #   LUNA_LOAD_SECONDS  of the load test (default 180)
 
@@ -44,10 +44,11 @@ phase_unit() {
   run_ctest unit release
 }
 
+# One build serves this phase and the next: clang, address and undefined-behaviour sanitizers.
 phase_asan() {
-  configure_locked asan || return
-  build_locked asan all || return
-  run_ctest asan asan
+  configure_locked fuzz || return
+  build_locked fuzz all || return
+  run_ctest asan fuzz -E '^fuzz_'
 }
 
 phase_tsan() {
@@ -89,7 +90,7 @@ run_all_tests() {
   fi
   rm -rf "$results"
   mkdir -p "$results"
-  for phase in ${LUNA_TEST_PHASES:-unit integration asan tsan fuzz}; do
+  for phase in ${LUNA_TEST_PHASES:-unit integration asan fuzz tsan}; do
     say "==== $phase"
     started=$SECONDS
     status=0

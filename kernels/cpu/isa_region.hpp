@@ -21,7 +21,14 @@
 
 /// Small functions of a region: they must become part of their caller's loop. Not so under the
 /// sanitizers, whose checks would make minutes of compilation out of it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)  // clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define LUNA_ISA_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LUNA_ISA_SANITIZED
+#endif
+#ifdef LUNA_ISA_SANITIZED
 #define LUNA_ISA_INLINE [[maybe_unused]] static inline
 #define LUNA_MEMBER_INLINE inline
 #define LUNA_LAMBDA_INLINE
