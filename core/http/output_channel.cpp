@@ -3,6 +3,9 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <utility>
 
@@ -11,6 +14,16 @@ namespace {
 
 namespace asio = boost::asio;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::milliseconds kProbeInterval{200};
+
+/// Whether the client has ended its side, unread bytes or not.
+bool has_peer_closed(boost::beast::tcp_stream& stream) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(stream.socket().native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+    return true;
+  return info.tcpi_state != TCP_ESTABLISHED;
+}
 
 }  // namespace
 
@@ -37,7 +50,10 @@ class OutputChannel::PromptSink : public pipeline::OutputSink {
 };
 
 OutputChannel::OutputChannel(asio::any_io_executor executor, std::uint32_t n_prompts)
-    : executor_(executor), timer_(std::move(executor)), n_open_(n_prompts) {}
+    : executor_(executor),
+      timer_(executor),
+      probe_timer_(std::move(executor)),
+      n_open_(n_prompts) {}
 
 std::shared_ptr<pipeline::OutputSink> OutputChannel::sink(std::uint32_t first_choice) {
   return std::make_shared<PromptSink>(shared_from_this(), first_choice);
@@ -73,12 +89,29 @@ void OutputChannel::watch(const std::shared_ptr<boost::beast::tcp_stream>& strea
     const auto alive = weak_stream.lock();
     if (!channel || !alive || error == asio::error::operation_aborted) return;
     boost::system::error_code probe;
-    // Readable with nothing to read is the end; with bytes, a pipelined request.
-    if (!error && alive->socket().available(probe) > 0 && !probe) return;
+    const bool has_bytes = !error && alive->socket().available(probe) > 0 && !probe;
+    if (has_bytes && !has_peer_closed(*alive)) {
+      // A pipelined request: the socket stays readable, so from here on it is asked now and then.
+      channel->watch_later(alive);
+      return;
+    }
     channel->client_gone_ = true;
     channel->wake();
   };
   stream->socket().async_wait(asio::ip::tcp::socket::wait_read, std::move(on_readable));
+}
+
+void OutputChannel::watch_later(const std::shared_ptr<boost::beast::tcp_stream>& stream) {
+  probe_timer_.expires_after(kProbeInterval);
+  probe_timer_.async_wait([weak_channel = weak_from_this(),
+                           weak_stream = std::weak_ptr(stream)](boost::system::error_code error) {
+    const auto channel = weak_channel.lock();
+    const auto alive = weak_stream.lock();
+    if (error || !channel || !alive || channel->has_ended()) return;
+    if (!has_peer_closed(*alive)) return channel->watch_later(alive);
+    channel->client_gone_ = true;
+    channel->wake();
+  });
 }
 
 asio::awaitable<void> OutputChannel::wait(std::chrono::steady_clock::duration timeout) {

@@ -46,10 +46,12 @@ class OutputChannel : public std::enable_shared_from_this<OutputChannel> {
   void receive(std::uint32_t first_choice,
                std::vector<pipeline::OutputEvent> events,
                std::optional<pipeline::OutputEnd> end);
+  void watch_later(const std::shared_ptr<boost::beast::tcp_stream>& stream);
   void wake();
 
   boost::asio::any_io_executor executor_;
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer probe_timer_;
   bool woken_ = false;
   bool client_gone_ = false;
   std::uint32_t n_open_;

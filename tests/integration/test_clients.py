@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import openai
@@ -177,3 +178,13 @@ def test_langchain_raises_the_servers_error(server: LunaServer) -> None:
     wrong = ChatOpenAI(model="nobody", base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     with pytest.raises(openai.NotFoundError):
         wrong.invoke("hello")
+
+
+def test_a_client_that_pipelines_and_leaves_frees_its_kv(server: LunaServer) -> None:
+    body = b'{"messages":[{"role":"user","content":"x"}],"max_tokens":4000,"ignore_eos":true}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    port = int(server.url.rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head + body + head[:20])
+        wait_until(lambda: server.metric("luna_requests_running") == 1, 30, "the request runs")
+    wait_until(lambda: server.metric("luna_requests_running") == 0, 10, "its KV is free")
