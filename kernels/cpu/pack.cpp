@@ -65,8 +65,10 @@ std::uint16_t to_bf16(float x) {
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
+/// The row of a plane; none of a plane that is absent.
 template <class T>
 const T* plane_row(const void* plane, std::size_t stride_bytes, std::int64_t row) {
+  if (plane == nullptr) return nullptr;
   return reinterpret_cast<const T*>(static_cast<const std::byte*>(plane) +
                                     static_cast<std::size_t>(row) * stride_bytes);
 }

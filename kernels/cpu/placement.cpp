@@ -23,10 +23,8 @@ std::int64_t row_stride(std::int64_t n, std::int64_t bytes_each) {
   return bytes / bytes_each;
 }
 
-}  // namespace
-
-QuantizedRows place_quantized_rows(
-    void* memory, std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits) {
+/// Everything but where it lies.
+QuantizedRows quantized_shape(std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits) {
   QuantizedRows rows;
   rows.n_rows = n_rows;
   rows.k = k;
@@ -36,6 +34,14 @@ QuantizedRows place_quantized_rows(
   rows.code_stride = row_stride(k, 2);
   rows.group_stride = round_up(n_rows, 16);
   rows.sum_stride = group == 256 ? round_up(k / 16, 16) : 0;
+  return rows;
+}
+
+}  // namespace
+
+QuantizedRows place_quantized_rows(
+    void* memory, std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits) {
+  QuantizedRows rows = quantized_shape(n_rows, k, group, bits);
   auto* p = static_cast<std::byte*>(memory);
   rows.codes = reinterpret_cast<std::int16_t*>(p);
   p += n_rows * rows.code_stride * 2;
@@ -48,7 +54,7 @@ QuantizedRows place_quantized_rows(
 }
 
 std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group) {
-  const QuantizedRows rows = place_quantized_rows(nullptr, n_rows, k, group, 12);
+  const QuantizedRows rows = quantized_shape(n_rows, k, group, 12);
   return static_cast<std::size_t>(n_rows * rows.code_stride * 2 +
                                   rows.n_groups * rows.group_stride * 8 +
                                   n_rows * rows.sum_stride * 4);

@@ -42,6 +42,11 @@ class ClosedPipeline final : public luna::pipeline::Pipeline {
   }
 };
 
+// Holds the session while it runs, as the server does.
+boost::asio::awaitable<void> serve(std::shared_ptr<luna::http::Session> session) {
+  co_await session->run();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -55,8 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tcp::socket client(io);
   client.connect(acceptor.local_endpoint());
   auto session = std::make_shared<luna::http::Session>(acceptor.accept(), service);
-  asio::co_spawn(io, session->run(), asio::detached);
-  session.reset();
+  asio::co_spawn(io, serve(std::move(session)), asio::detached);
   boost::system::error_code ignored;
   // Less than a socket's buffer, so that nobody has to read for the write to end.
   asio::write(client, asio::buffer(data, size), ignored);

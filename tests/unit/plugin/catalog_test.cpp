@@ -25,7 +25,7 @@ class CatalogTest : public testing::Test {
     return Catalog::scan({std::move(folders), &services_, std::chrono::minutes(10)});
   }
 
-  const RealClock clock_;
+  const RealClock clock_{};
   HostServices services_{{&clock_, 1, {}}};
   const config::RawGroup no_settings_{"t.toml", "scheduler.zoo", {1, 1}, {}, {}};
 };

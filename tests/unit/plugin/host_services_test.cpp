@@ -15,7 +15,7 @@ namespace luna::plugin {
 namespace {
 
 std::vector<std::uint64_t> draw(std::uint64_t seed, const std::string& name, std::uint64_t stream) {
-  const VirtualClock clock;
+  const VirtualClock clock{};
   HostServices services({&clock, seed, {}});
   const luna_host* host = services.host_for(name);
   std::vector<std::uint64_t> numbers;
@@ -51,7 +51,7 @@ TEST(HostServices, TimeIsTheClocks) {
 }
 
 TEST(HostServices, ParallelForCallsEveryIndexOnce) {
-  const VirtualClock clock;
+  const VirtualClock clock{};
   std::uint32_t n_asked = 0;
   HostServices::ParallelFor backwards =
       [&n_asked](std::uint32_t n, void (*fn)(void*, std::uint32_t), void* arg) {
@@ -75,7 +75,7 @@ TEST(HostServices, ParallelForCallsEveryIndexOnce) {
 }
 
 TEST(HostServices, ServicesAreFoundByIdAndUnknownOnesAreNull) {
-  const VirtualClock clock;
+  const VirtualClock clock{};
   HostServices services({&clock, 0, {}});
   const int table = 0;
   services.add_service("luna.svc.test/0", &table);
@@ -86,7 +86,7 @@ TEST(HostServices, ServicesAreFoundByIdAndUnknownOnesAreNull) {
 }
 
 TEST(HostServices, APluginKeepsItsHost) {
-  const VirtualClock clock;
+  const VirtualClock clock{};
   HostServices services({&clock, 0, {}});
   EXPECT_EQ(services.host_for("a"), services.host_for("a"));
   EXPECT_NE(services.host_for("a"), services.host_for("b"));
