@@ -1,4 +1,4 @@
-// Any bytes on a connection: a real session over a loopback socket answers or hangs up, and ends
+// Any bytes on a connection: a real session over a pair of sockets answers or hangs up, and ends
 // when its client has.
 #include "core/base/assert.hpp"
 #include "core/http/session.hpp"
@@ -9,7 +9,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
+#include <sys/socket.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,10 +58,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static luna::telemetry::Health health;
   static luna::http::Service service{pipeline, metrics, stats, health};
   asio::io_context io;
-  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  // A pair, not a connection: no ports are used up, and the fuzzer's timer cannot interrupt it.
+  std::array<int, 2> ends{};
+  LUNA_VERIFY(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
   tcp::socket client(io);
-  client.connect(acceptor.local_endpoint());
-  auto session = std::make_shared<luna::http::Session>(acceptor.accept(), service);
+  client.assign(tcp::v4(), ends[0]);
+  tcp::socket server(io);
+  server.assign(tcp::v4(), ends[1]);
+  auto session = std::make_shared<luna::http::Session>(std::move(server), service);
   asio::co_spawn(io, serve(std::move(session)), asio::detached);
   boost::system::error_code ignored;
   // Less than a socket's buffer, so that nobody has to read for the write to end.
