@@ -108,7 +108,7 @@ Result<void> ServedModel::Impl::read_text(const std::filesystem::path& path) {
 Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
                                      ModelParts parts,
                                      const std::filesystem::path& path) {
-  LUNA_TRY(read_text(path));
+  if (auto text = read_text(path); !text) return text.error().in("model " + name);
   const model::ModelResources resources{parts.quants, parts.devices, parts.collective};
   LUNA_TRY(model, model::Model::load(model_options(settings, path), resources));
   const model::CompiledModel& compiled = model->compiled();
@@ -145,11 +145,10 @@ Result<std::unique_ptr<ServedModel>> ServedModel::load(const config::ModelSettin
     path = *settings.path;
   } else {
     auto found = find_model(settings.source);
-    if (!found) return found.error().in("model '" + settings.name + "'");
+    if (!found) return found.error().in("model " + settings.name);
     path = *found;
   }
-  if (auto loaded = impl->load(settings, std::move(parts), path); !loaded)
-    return loaded.error().in("model '" + settings.name + "'");
+  LUNA_TRY(impl->load(settings, std::move(parts), path));
   return std::unique_ptr<ServedModel>(new ServedModel(std::move(impl)));
 }
 
