@@ -123,7 +123,7 @@ Result<kernels::PackedForm> plan_weight(const luna_weight_desc& d, std::uint64_t
     form.has_offset = d.has_offset != 0;
     if (d.zero != std::rint(d.zero) || d.zero < 0.0F || d.zero > 255.0F)
       return unsupported(d, "its zero must be an integer in 0..255");
-    form.zero = static_cast<int>(d.zero);
+    form.zero = form.has_offset ? 0 : static_cast<int>(d.zero);  // an offset replaces it
     if (d.klass == LUNA_WEIGHT_LUT) {
       LUNA_TRY(fill_code_book(d, &form));
     }

@@ -11,6 +11,28 @@ namespace {
 constexpr std::uint32_t kMatchLimit = 1'000'000;
 constexpr std::uint32_t kDepthLimit = 10'000;
 constexpr std::uint32_t kHeapLimitKiB = 1024;
+// The match limit starts anew at each place where a match may begin; this bound does not. A step is
+// an item of the pattern tried or a byte passed, so that a search costs a fixed amount plus a few
+// steps a byte, whatever the pattern: quadratic ones are ended.
+constexpr std::uint64_t kStepsFixed = 1'000'000;
+constexpr std::uint64_t kStepsPerByte = 16;
+
+struct Budget {
+  std::uint64_t n_left = 0;
+  std::size_t position = 0;
+};
+
+/// Called before each item of the pattern is tried.
+int spend(pcre2_callout_block* at, void* context) {
+  Budget& budget = *static_cast<Budget*>(context);
+  const std::size_t now = at->current_position;
+  const std::uint64_t cost =
+      1 + (now > budget.position ? now - budget.position : budget.position - now);
+  budget.position = now;
+  if (cost > budget.n_left) return PCRE2_ERROR_MATCHLIMIT;
+  budget.n_left -= cost;
+  return 0;
+}
 
 struct FreeMatch {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -31,7 +53,8 @@ void Pattern::Free::operator()(pcre2_real_code_8* code) const {
 }
 
 Result<Pattern> Pattern::compile(const std::string& pattern, Extent extent) {
-  std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
+  std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF |
+                          PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT;
   if (extent == Extent::whole_text) options |= PCRE2_ANCHORED | PCRE2_ENDANCHORED;
   int code = 0;
   PCRE2_SIZE offset = 0;
@@ -58,6 +81,8 @@ Result<bool> Pattern::matches(std::string_view text) const {
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_depth_limit(context.get(), kDepthLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
+  Budget budget{kStepsFixed + kStepsPerByte * text.size(), 0};
+  pcre2_set_callout(context.get(), spend, &budget);
   const int found = pcre2_match(code_.get(),
                                 reinterpret_cast<PCRE2_SPTR>(text.data()),
                                 text.size(),

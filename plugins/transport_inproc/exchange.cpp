@@ -20,11 +20,14 @@ std::uint64_t Exchange::add_endpoint() {
 void Exchange::remove_endpoint(std::uint64_t endpoint) {
   std::unique_lock lock(mutex_);
   endpoints_[endpoint].waiting.clear();
-  for (auto& [id, other] : endpoints_) {
-    end_waiting(other, LUNA_UNAVAILABLE, [&](const Transfer& transfer) {
-      return transfer.peer == endpoint;
-    });
-  }
+  const auto end_transfers_to_it = [&] {
+    for (auto& [id, other] : endpoints_) {
+      end_waiting(other, LUNA_UNAVAILABLE, [&](const Transfer& transfer) {
+        return transfer.peer == endpoint;
+      });
+    }
+  };
+  end_transfers_to_it();
   // Copies to and from it use its memory, and report to it when they end.
   const auto has_copies = [&] {
     const auto& regions = endpoints_[endpoint].regions;
@@ -33,6 +36,7 @@ void Exchange::remove_endpoint(std::uint64_t endpoint) {
     });
   };
   copy_ended_.wait(lock, [&] { return !has_copies(); });
+  end_transfers_to_it();  // those that were posted while this waited
   endpoints_.erase(endpoint);
 }
 
