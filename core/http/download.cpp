@@ -33,7 +33,7 @@ using asio::ip::tcp;
 
 constexpr int kRedirectsMax = 5;
 constexpr std::chrono::seconds kSilenceMax{60};
-constexpr std::size_t kBufferBytes = 256 * 1024;
+constexpr std::size_t kBufferBytes = std::size_t{256} * 1024;
 
 struct Url {
   bool secure = false;

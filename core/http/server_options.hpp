@@ -14,8 +14,8 @@ struct ServerOptions {
   std::uint32_t n_io_threads = 1;
   std::uint32_t n_connections_max = 1024;
   std::uint32_t n_requests_max = 256;  ///< completions running and waiting; beyond it: 429
-  std::uint64_t header_bytes_max = 16 * 1024;
-  std::uint64_t body_bytes_max = 8 * 1024 * 1024;
+  std::uint64_t header_bytes_max = std::uint64_t{16} * 1024;
+  std::uint64_t body_bytes_max = std::uint64_t{8} * 1024 * 1024;
   std::chrono::milliseconds header_timeout{10'000};  ///< first byte to the end of the head
   std::chrono::milliseconds body_timeout{30'000};
   std::chrono::milliseconds idle_timeout{75'000};   ///< between two requests

@@ -23,11 +23,11 @@ namespace beast = boost::beast;
 namespace bhttp = boost::beast::http;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{16} * 1024;
 // After a refusal the rest of what the client sends is read for a moment, so that the answer is not
 // lost in a reset; then the connection is cut.
 constexpr std::chrono::seconds kLinger{1};
-constexpr std::size_t kLingerBytesMax = 1024 * 1024;
+constexpr std::size_t kLingerBytesMax = std::size_t{1024} * 1024;
 
 /// A message whose length can be read in two ways is an attack or a broken proxy (RFC 9112, 6.3).
 bool has_ambiguous_length(const HttpRequest& request) {

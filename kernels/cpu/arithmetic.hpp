@@ -14,7 +14,7 @@ namespace luna::kernels {
 /// Columns of a segment of K. Groups are summed upward from +0 within a segment, then the segments'
 /// sums upward from +0. Depends on the weight alone, so every backend and row count agrees.
 ///
-/// n_rows_total  rows of the weight in the whole model, before any split (gate and up together)
+/// n_rows_total  rows of the op's weight in the whole model, before any split over devices
 /// k             columns of the weight
 /// group         columns that share a scale
 /// super_block   columns of a super-block; 0: one level of scales

@@ -114,6 +114,8 @@ class ProgramVerifier {
       case LUNA_SLOT_COMM:
         if (has_slot(slot.kind))
           return invalid(where + ": a second slot of kind " + std::to_string(slot.kind));
+        if (slot.kind == LUNA_SLOT_KV && program_.kv.n_layers == 0)
+          return invalid(where + ": a KV slot where program.kv.n_layers = 0");
         bound_kinds_ |= 1U << slot.kind;
         return {};
       default:

@@ -131,7 +131,7 @@ TEST_F(OpVerify, KvRules) {
                   {"head_dim = 0", [](OpenProgram& p) { p.abi.kv.head_dim = 0; }},
                   {"kv.dtype = 77", [](OpenProgram& p) { p.abi.kv.dtype = 77; }},
                   {"n_layers = 70000", [](OpenProgram& p) { p.abi.kv.n_layers = 70000; }},
-                  {"attribute 'layer'", [](OpenProgram& p) { p.abi.kv.n_layers = 0; }},
+                  {"program.kv.n_layers = 0", [](OpenProgram& p) { p.abi.kv.n_layers = 0; }},
                   {"attribute 'n_heads'", [](OpenProgram& p) {
                      p.abi.kv.n_kv_heads = 1;
                      p.attr(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS) = 3;
