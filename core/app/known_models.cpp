@@ -66,10 +66,12 @@ Result<std::filesystem::path> find_model(std::string_view name) {
                    names + "; a file is named by its path, with a '/' or ending in .gguf"};
 }
 
+bool is_model_path(std::string_view name_or_path) {
+  return name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(".gguf");
+}
+
 Result<std::filesystem::path> resolve_model(std::string_view name_or_path) {
-  const bool is_path =
-      name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(".gguf");
-  if (is_path) return std::filesystem::path(name_or_path);
+  if (is_model_path(name_or_path)) return std::filesystem::path(name_or_path);
   return find_model(name_or_path);
 }
 

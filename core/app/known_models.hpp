@@ -29,6 +29,9 @@ std::filesystem::path model_cache();
 /// Errors  not_found, with the command that pulls it or with the names that are known
 Result<std::filesystem::path> find_model(std::string_view name);
 
+/// Whether a model is named by its path: it has a '/' or ends in .gguf.
+bool is_model_path(std::string_view name_or_path);
+
 /// A path (it has a '/' or ends in .gguf) as it is, anything else through find_model().
 Result<std::filesystem::path> resolve_model(std::string_view name_or_path);
 

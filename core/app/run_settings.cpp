@@ -1,5 +1,6 @@
 #include "core/app/run_settings.hpp"
 
+#include "core/app/known_models.hpp"
 #include "core/config/settings_reader.hpp"
 
 #include <array>
@@ -13,24 +14,12 @@ std::filesystem::path program_folder() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
 }
 
-/// A TOML basic string.
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) continue;  // no path that can be opened holds these
-    out += c;
-  }
-  return out + '"';
-}
-
-}  // namespace
-
-Result<std::filesystem::path> default_config() {
+/// A file of the source tree's or the installation's configs folder.
+Result<std::filesystem::path> shipped_config(const std::string& name) {
   const auto program = program_folder();
   const std::array<std::filesystem::path, 2> places = {
-      program / "../share/luna/configs/luna.toml",  // an installation: PREFIX/bin
-      program / "../../../configs/luna.toml",       // a source tree: build/<preset>/bin
+      program / "../share/luna/configs" / name,  // an installation: PREFIX/bin
+      program / "../../../configs" / name,       // a source tree: build/<preset>/bin
   };
   std::error_code ignored;
   for (const auto& place : places)
@@ -41,27 +30,21 @@ Result<std::filesystem::path> default_config() {
                    places[1].lexically_normal().string() + " is there"};
 }
 
+}  // namespace
+
+Result<std::filesystem::path> default_config() {
+  return shipped_config("luna.toml");
+}
+
 Result<config::Settings> settings_for_model(const std::string& model) {
-  const std::string text = R"([[device]]
-name = "cpu"
-backend = "cpu"
-memory = "4 GiB"
-threads = 0
-[[model]]
-name = "main"
-path = )" + quoted(model) + R"(
-devices = ["cpu"]
-[[stage]]
-role = "generate"
-model = "main"
-[scheduler]
-policy = "static"
-)";
+  LUNA_TRY(const std::filesystem::path file, shipped_config("terminal.toml"));
+  LUNA_TRY(config::Settings settings, config::read_settings(file));
+  config::ModelSettings& served = settings.models.front();
+  served.source = model;
+  served.path.reset();
   std::error_code ignored;
-  auto reading =
-      config::read_settings_text(text, "--model", std::filesystem::current_path(ignored));
-  if (!reading.errors.empty()) return config::join_errors(reading.errors);
-  return std::move(reading.settings);
+  if (is_model_path(model)) served.path = std::filesystem::absolute(model, ignored);
+  return settings;
 }
 
 }  // namespace luna::app

@@ -15,9 +15,10 @@ namespace luna::app {
 /// Errors  not_found, with the places looked at
 Result<std::filesystem::path> default_config();
 
-/// One CPU device with every thread, the model, and a generate stage. For `generate` and `chat`.
+/// The shipped configs/terminal.toml with `model` in place of its own. For `generate` and `chat`.
 ///
-/// model   a path or a known name
+/// model   a path, relative to the current folder, or a known name
+/// Errors  not_found (the shipped file), those of the reader
 Result<config::Settings> settings_for_model(const std::string& model);
 
 }  // namespace luna::app
