@@ -101,6 +101,7 @@ class Plan {
     n_blocks_free_ -= n_blocks;
     n_tokens_left_ -= n_tokens;
     --n_rows_left_;
+    n_shared_taken_ += n_shared(row);
     add(i, LUNA_VERB_RUN, LUNA_REASON_ORDER, n_tokens);
     return true;
   }
@@ -109,7 +110,7 @@ class Plan {
   bool preempt(std::uint32_t i, std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
     const Row row = snapshot()[i];
     if (row.is_waiting() || is_planned(i) || full()) return false;
-    n_blocks_free_ += std::int64_t{row->n_kv_blocks_freed} + n_blocks_promised(row);
+    give_back(row);
     add(i, LUNA_VERB_PREEMPT, reason, 0);
     return true;
   }
@@ -118,9 +119,7 @@ class Plan {
   bool reject(std::uint32_t i, std::uint16_t reason) {
     if (is_planned(i) || full()) return false;
     const Row row = snapshot()[i];
-    if (!row.is_waiting()) {
-      n_blocks_free_ += std::int64_t{row->n_kv_blocks_freed} + n_blocks_promised(row);
-    }
+    if (!row.is_waiting()) give_back(row);
     add(i, LUNA_VERB_REJECT, reason, 0);
     return true;
   }
@@ -139,6 +138,8 @@ class Plan {
     raw_->n_actions = 0;
     raw_->wake_at_ns = 0;
     short_of_blocks_ = false;
+    n_shared_taken_ = 0;
+    n_given_back_ = 0;
     n_tokens_left_ = raw_snapshot->n_rows_max;
     n_rows_left_ = raw_snapshot->n_seqs_max;
     order_.resize(raw_snapshot->n_reqs);
@@ -179,7 +180,20 @@ class Plan {
       return grown > 0 ? grown : std::int64_t{row->n_kv_blocks_copied};
     }
     const std::uint32_t n_left = row->n_generated_max - row->n_generated;
-    return n_blocks(row->n_prompt + std::min(n_left, snapshot_->kv_block_tokens));
+    return n_blocks(row->n_prompt + std::min(n_left, snapshot_->kv_block_tokens)) - n_shared(row);
+  }
+  // Blocks that a waiting row would share with rows that hold them. Which ones they are the books
+  // do not know: any that this plan gives back may be among them.
+  [[nodiscard]] std::int64_t n_shared(Row row) const {
+    if (!row.is_waiting()) return 0;
+    return std::max<std::int64_t>(row->n_kv_blocks_shared - n_given_back_, 0);
+  }
+  // Likewise, what a row gives back may be shared with a row that this plan lets in.
+  void give_back(Row row) {
+    const std::int64_t kept = std::min<std::int64_t>(row->n_kv_blocks_freed, n_shared_taken_);
+    n_shared_taken_ -= kept;
+    n_given_back_ += row->n_kv_blocks_freed;
+    n_blocks_free_ += row->n_kv_blocks_freed - kept + n_blocks_promised(row);
   }
   void add(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
     raw_->actions[raw_->n_actions++] = {.row = i,
@@ -196,7 +210,9 @@ class Plan {
   luna_plan* raw_ = nullptr;
   std::uint32_t n_tokens_left_ = 0;
   std::uint32_t n_rows_left_ = 0;
-  std::int64_t n_blocks_free_ = 0;  // below 0: decoding rows took what was promised
+  std::int64_t n_blocks_free_ = 0;   // below 0: decoding rows took what was promised
+  std::int64_t n_shared_taken_ = 0;  // counted on by the rows let in
+  std::int64_t n_given_back_ = 0;
   bool short_of_blocks_ = false;
   std::vector<std::uint32_t> order_;
   std::vector<unsigned char> planned_;  // by row

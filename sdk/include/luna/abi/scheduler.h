@@ -29,14 +29,17 @@ typedef struct luna_req_row {
   uint32_t stage;          /* index into the pipeline */
   uint32_t device;         /* first device of the group it runs on */
   uint32_t n_prompt;       /* tokens to prefill: prompt, and after a pre-emption the tokens so far */
-  uint32_t n_computed;     /* tokens whose KV is there */
-  uint32_t n_cached;       /* tokens of the prompt that came from the prefix cache */
+  uint32_t n_computed;     /* tokens whose KV is there; waiting: those the prefix cache would give */
+  uint32_t n_cached;       /* of these, the ones that came from the prefix cache */
   uint32_t n_generated;
   uint32_t n_generated_max;
   uint32_t n_kv_blocks;    /* held now */
   uint32_t n_preempted;    /* times pre-empted */
   uint32_t n_kv_blocks_freed;  /* blocks that PREEMPT would free: those shared with no other row */
   uint32_t n_kv_blocks_copied; /* 1: its last block is shared, so that running it takes a new one */
+  uint32_t n_kv_blocks_shared; /* waiting: blocks that the prefix cache would give and that other rows
+                                  hold, so that starting it does not take them from the free ones */
+  uint32_t reserved;
 } luna_req_row;
 
 /* One device. */
@@ -45,7 +48,7 @@ typedef struct luna_device_row {
   uint32_t group;              /* pipeline group: devices that hold one copy of a model together */
   uint64_t kv_bytes_free;
   uint64_t kv_bytes_total;
-  uint32_t n_kv_blocks_free;   /* of the tightest device of the group */
+  uint32_t n_kv_blocks_free;   /* of the tightest device of the group; cached ones are free */
   uint32_t n_kv_blocks_total;
   float busy_ratio;            /* share of the last interval inside op programs */
   uint32_t n_queued;           /* requests waiting for this group */
