@@ -77,7 +77,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
                              .n_positions_max = step_limits.n_positions_max,
                              .kv_block_tokens = model.kv_block_tokens,
                              .n_kv_blocks = model.n_kv_blocks,
-                             .n_choices_max = std::max(options.n_waiting_max, 1U)};
+                             .n_choices_max = std::max(options.n_waiting_max, 1U),
+                             .prefix_per_tenant = options.prefix_cache_per_tenant};
   const EngineParts parts{model, scheduler, tokenizer, clock, stats, on_published, context};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct SequenceRequest {
   pipeline::LogprobParams logprobs;
   std::int32_t priority = 0;
   std::uint32_t tenant = 0;
+  std::string cache_salt;               ///< the prefix cache is shared with equal salts only
   std::uint32_t stage = 0;              ///< index into the pipeline
   std::optional<Nanoseconds> deadline;  ///< on the engine's clock
   Nanoseconds arrival{0};               ///< on the engine's clock, at the front door
@@ -38,8 +40,11 @@ struct SequenceRequest {
 };
 
 struct EngineOptions {
-  std::uint32_t n_waiting_max = 1024;   ///< sequences in the queue; beyond it: exhausted
-  std::uint32_t step_tokens_max = 512;  ///< token rows a step, at most the model's
+  std::uint32_t n_waiting_max = 1024;    ///< sequences in the queue; beyond it: exhausted
+  std::uint32_t step_tokens_max = 512;   ///< token rows a step, at most the model's
+  bool prefix_cache = true;              ///< keep computed blocks for prompts that begin the same
+  bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
+  std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
 };
 
 /// Runs one model. The step: commands in, the ended step's tokens out, plan, KV blocks, one submit

@@ -6,6 +6,7 @@
 #include "core/engine/kv_audit.hpp"
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/live_request.hpp"
+#include "core/engine/prefix_reuse.hpp"
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
@@ -56,7 +57,10 @@ struct Engine::Impl {
   bool drain_inbox();
   void finish_step();
   bool apply_ends(Nanoseconds now);
+  void find_prefixes();
   void plan_step(Nanoseconds now);
+  void start_prompt(Sequence& sequence, Nanoseconds now);
+  void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
   void start_step(Nanoseconds now);
   void fail_step(const StepRunner::Outcome& outcome);
@@ -97,6 +101,7 @@ struct Engine::Impl {
   std::thread thread;
 
   KvPool pool;
+  PrefixReuse prefixes;
   SequenceTable sequences;
   KvAudit audit;
   SchedulerGate gate;

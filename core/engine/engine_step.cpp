@@ -44,6 +44,14 @@ constexpr StreamEnd kNothingAllowed{.reason = FinishReason::failed,
                                     .code = Code::invalid_argument,
                                     .error = "masks and biases leave no token to draw"};
 
+KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
+  if (!options.prefix_cache) return KvPool(model.n_kv_blocks);
+  return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
+                                    .block_tokens = model.kv_block_tokens,
+                                    .hash_seed = options.prefix_hash_seed,
+                                    .hash = hash_words});
+}
+
 double seconds(Nanoseconds t) {
   return std::chrono::duration<double>(t).count();
 }
@@ -80,7 +88,8 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       n_waiting_max(options.n_waiting_max),
       // A submit and a few cancels of every sequence.
       inbox(std::size_t{4} * (options.n_waiting_max + step_limits.n_seqs_max)),
-      pool(parts.model.n_kv_blocks),
+      pool(make_pool(parts.model, options)),
+      prefixes(pool),
       // Those in the queue and those of a step; more that hold KV are not let in.
       sequences(
           options.n_waiting_max + step_limits.n_seqs_max,
@@ -166,6 +175,23 @@ bool Engine::Impl::apply_ends(Nanoseconds now) {
   return ended;
 }
 
+// What others have computed since the last plan, a prompt need not compute.
+void Engine::Impl::find_prefixes() {
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    if (sequence.phase == Phase::waiting) prefixes.look_up(sequence);
+    if (sequence.phase == Phase::prefill) count_cached(sequence, prefixes.skip(sequence));
+  }
+}
+
+void Engine::Impl::count_cached(Sequence& sequence, std::uint32_t n_tokens) {
+  sequence.n_cached += n_tokens;
+  if (sequence.n_preempted > 0) return;
+  sequence.request->n_cached += n_tokens;
+  bump(parts.stats.n_prompt_tokens, n_tokens);
+  bump(parts.stats.n_cached_tokens, n_tokens);
+}
+
 void Engine::Impl::plan_step(Nanoseconds now) {
   std::array<Nanoseconds, 10> latencies = last_latencies;
   const auto n = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(n_latencies, 10));
@@ -174,6 +200,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
       n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
   const SnapshotTime time{
       .step = n_steps, .now = now, .latency_ns_p95 = static_cast<std::uint64_t>(p95.count())};
+  find_prefixes();
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
   parts.stats.plan_seconds.observe(seconds(parts.clock.now() - now));
@@ -212,16 +239,27 @@ void Engine::Impl::refuse_plan(PlanFault fault) {
   end_all(kNoPlan);
 }
 
+// A waiting sequence gets its cached prefix and is in the step from now on.
+void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
+  sequence.phase = Phase::prefill;
+  const std::uint32_t n_cached = prefixes.take(sequence);
+  count_cached(sequence, n_cached);
+  LiveRequest& request = *sequence.request;
+  if (std::exchange(request.started, true)) return;
+  bump(n_cached > 0 ? parts.stats.n_prefix_hits : parts.stats.n_prefix_misses, 1);
+  n_queued.fetch_sub(static_cast<std::uint32_t>(request.choices.size()));
+  parts.stats.queue_seconds.observe(seconds(now - request.asked->arrival));
+}
+
 void Engine::Impl::start_step(Nanoseconds now) {
   batch.clear();
+  // All prefixes are held before a block is allocated, which may take one from the cache.
+  for (const PlannedRun& run : plan.runs) {
+    if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
+  }
   for (const PlannedRun& run : plan.runs) {
     Sequence& sequence = sequences[run.slot];
-    LiveRequest& request = *sequence.request;
-    if (sequence.phase == Phase::waiting) sequence.phase = Phase::prefill;
-    if (!std::exchange(request.started, true)) {
-      n_queued.fetch_sub(static_cast<std::uint32_t>(request.choices.size()));
-      parts.stats.queue_seconds.observe(seconds(now - request.asked->arrival));
-    }
+    const LiveRequest& request = *sequence.request;
     if (sequence.phase == Phase::prefill) {
       bump(
           sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
@@ -250,6 +288,8 @@ void Engine::Impl::finish_step() {
       sequence.n_computed += entry.n_tokens;
       if (sequence.n_computed >= sequence.n_prefill) sequence.phase = Phase::decode;
       if (entry.out_row && !sequence.request->cancelled) produce(entry, now);
+      // After the token was drawn: what gave no number is not kept.
+      if (sequences.is_live(entry.slot)) prefixes.keep(sequence);
     }
   }
   batch.clear();
@@ -359,8 +399,10 @@ void Engine::Impl::publish(Choice& choice) {
 void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
   LiveRequest& request = *sequences[slot].request;
   request.end_code = std::max(request.end_code, end_code(end));
+  StreamEnd told = end;
+  told.n_cached = request.n_cached;
   const auto close = [&](Choice& choice) {
-    choice.finish(end);
+    choice.finish(told);
     publish(choice);
     --request.n_open;
   };
@@ -371,6 +413,7 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
     for (Choice& choice : request.choices)
       close(choice);
   }
+  if (end.reason != FinishReason::failed) prefixes.keep(sequences[slot]);
   sequences.remove(slot, pool);
   if (request.n_open == 0) retire(request);
 }
@@ -410,7 +453,9 @@ void Engine::Impl::update_gauges() {
   set(parts.stats.n_running, n_running);
   set(parts.stats.n_waiting, sequences.order().size() - n_running);
   set(parts.stats.n_kv_blocks_used, pool.n_used());
+  set(parts.stats.n_kv_blocks_cached, pool.n_cached());
   set(parts.stats.n_kv_blocks_free, pool.n_free());
+  set(parts.stats.n_kv_blocks_evicted, pool.n_evicted());
 }
 
 }  // namespace luna::engine

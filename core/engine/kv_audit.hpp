@@ -11,7 +11,8 @@
 namespace luna::engine {
 
 /// Recounts references from the sequences' block tables and compares with the pool: each block is
-/// free or referenced, never both, and free + used == total. Allocates at construction. [engine]
+/// free, used or cached, never two of these, and free + used + cached == total; those with keys
+/// stand in whole paths. Allocates at construction. [engine]
 class KvAudit {
  public:
   explicit KvAudit(std::uint32_t n_blocks) : counts_(n_blocks) {}
@@ -21,6 +22,10 @@ class KvAudit {
   [[nodiscard]] std::string_view run(const KvPool& pool, const SequenceTable& sequences);
 
  private:
+  [[nodiscard]] std::string_view count_references(const KvPool& pool,
+                                                  const SequenceTable& sequences);
+  [[nodiscard]] std::string_view check_cached(const KvPool& pool);
+
   std::vector<std::uint32_t> counts_;  // by block
 };
 

@@ -4,29 +4,82 @@
 
 namespace luna::engine {
 
-KvPool::KvPool(std::uint32_t n_blocks) : references_(n_blocks, 0) {
+KvPool::KvPool(std::uint32_t n_blocks)
+    : references_(n_blocks, 0), links_(std::size_t{n_blocks} + 1) {
   free_.reserve(n_blocks);
   for (std::uint32_t block = n_blocks; block-- > 0;)
     free_.push_back(block);
+  links_[n_blocks] = {n_blocks, n_blocks};
+}
+
+KvPool::KvPool(const PrefixTree::Options& keys) : KvPool(keys.n_blocks) {
+  tree_.emplace(keys);
 }
 
 std::optional<std::uint32_t> KvPool::allocate() {
-  if (free_.empty()) return std::nullopt;
-  const std::uint32_t block = free_.back();
-  free_.pop_back();
+  std::uint32_t block = 0;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+  } else if (const std::optional<std::uint32_t> oldest = first_cached()) {
+    block = *oldest;
+    unlink_cached(block);
+    tree_->erase(block);
+    ++n_evicted_;
+  } else {
+    return std::nullopt;
+  }
   LUNA_ASSERT(references_[block] == 0);
   references_[block] = 1;
   return block;
 }
 
 void KvPool::share(std::uint32_t block) {
-  LUNA_ASSERT(references_[block] > 0);
+  if (references_[block] == 0) {
+    LUNA_VERIFY(tree_ && tree_->has_key(block));
+    unlink_cached(block);
+  }
   ++references_[block];
 }
 
 void KvPool::release(std::uint32_t block) {
   LUNA_VERIFY(references_[block] > 0);
-  if (--references_[block] == 0) free_.push_back(block);
+  if (--references_[block] > 0) return;
+  if (tree_ && tree_->has_key(block)) {
+    append_cached(block);
+  } else {
+    free_.push_back(block);
+  }
+}
+
+void KvPool::give_key(std::uint32_t block, const PrefixKey& key) {
+  LUNA_VERIFY(references_[block] > 0);
+  LUNA_ASSERT(!key.parent || references_[*key.parent] > 0);
+  tree_->insert(block, key);
+}
+
+std::optional<std::uint32_t> KvPool::first_cached() const {
+  return next_cached(n_blocks());
+}
+
+std::optional<std::uint32_t> KvPool::next_cached(std::uint32_t block) const {
+  if (links_[block].after == n_blocks()) return std::nullopt;
+  return links_[block].after;
+}
+
+void KvPool::append_cached(std::uint32_t block) {
+  Link& end = links_[n_blocks()];
+  links_[block] = {end.before, n_blocks()};
+  links_[end.before].after = block;
+  end.before = block;
+  ++n_cached_;
+}
+
+void KvPool::unlink_cached(std::uint32_t block) {
+  const Link link = links_[block];
+  links_[link.before].after = link.after;
+  links_[link.after].before = link.before;
+  --n_cached_;
 }
 
 }  // namespace luna::engine

@@ -94,6 +94,10 @@ Result<void> check_request(const SequenceRequest& request,
     return bad("logprobs: " + std::to_string(request.logprobs.n_top) +
                " alternatives of a vocabulary of " + std::to_string(limits.vocab_size));
   }
+  if (request.cache_salt.size() > PrefixScope::kSaltBytesMax) {
+    return bad("cache_salt: " + std::to_string(request.cache_salt.size()) + " bytes, at most " +
+               std::to_string(PrefixScope::kSaltBytesMax) + " are allowed");
+  }
   return check_streams(request, tokenizer);
 }
 
@@ -216,6 +220,8 @@ Result<std::unique_ptr<LiveRequest>> LiveRequest::make(std::unique_ptr<SequenceR
     live->choices.emplace_back(*request, c, tokenizer);
   live->n_open = static_cast<std::uint32_t>(request->streams.size());
   live->asked = std::move(request);
+  live->scope = {.tenant = limits.prefix_per_tenant ? live->asked->tenant : 0,
+                 .salt = live->asked->cache_salt};
   return live;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/engine/engine.hpp"
+#include "core/engine/prefix_tree.hpp"
 #include "core/text/detokenizer.hpp"
 #include "core/text/stop_matcher.hpp"
 
@@ -56,6 +57,7 @@ struct RequestLimits {
   std::uint32_t kv_block_tokens = 0;
   std::uint32_t n_kv_blocks = 0;
   std::uint32_t n_choices_max = 0;
+  bool prefix_per_tenant = false;
 };
 
 /// The answer of Engine::can_fit.
@@ -83,12 +85,14 @@ struct LiveRequest {
   std::vector<Choice> choices;
   std::vector<pipeline::TokenId> end_ids;      ///< ascending
   std::vector<pipeline::TokenId> allowed_ids;  ///< ascending; empty: all
+  PrefixScope scope;                           ///< its salt lies in `asked`
 
   // ---- [engine]
-  std::uint32_t n_open = 0;  ///< choices that have not ended
-  bool forked = false;       ///< the other choices have sequences of their own
-  bool started = false;      ///< has been in a step
-  bool cancelled = false;    ///< by its client, to be carried out at the step border
+  std::uint32_t n_open = 0;    ///< choices that have not ended
+  bool forked = false;         ///< the other choices have sequences of their own
+  bool started = false;        ///< has been in a step
+  bool cancelled = false;      ///< by its client, to be carried out at the step border
+  std::uint32_t n_cached = 0;  ///< tokens of the prompt that it had not to compute
   telemetry::EndCode end_code = telemetry::EndCode::ok;
   LiveRequest* next = nullptr;  ///< in the list of the finished
 };

@@ -56,7 +56,7 @@ SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& schedule
       devices_(limits.n_devices),
       actions_(std::size_t{2} * sequences.n_slots()),  // ASSIGN and RUN of every row
       taken_(sequences.n_slots()),
-      withdrawn_(pool.n_blocks()) {}
+      changes_(pool.n_blocks()) {}
 
 void SchedulerGate::fill_rows() {
   const auto order = sequences_.order();
@@ -74,6 +74,7 @@ void SchedulerGate::fill_rows() {
     row.stage = asked.stage;
     row.n_prompt = sequence.n_prefill;
     row.n_computed = sequence.n_computed;
+    row.n_cached = sequence.phase == Phase::waiting ? sequence.n_computed : sequence.n_cached;
     row.n_generated = sequence.n_generated();
     row.n_generated_max = asked.stop.n_generated_max;
     row.n_kv_blocks = sequence.n_blocks;
@@ -83,6 +84,11 @@ void SchedulerGate::fill_rows() {
     const std::uint32_t tail = sequence.n_computed / limits_.kv_block_tokens;
     const bool copies = tail < sequence.n_blocks && pool_.n_references(sequence.blocks[tail]) > 1;
     row.n_kv_blocks_copied = copies ? 1 : 0;
+    // Whoever uses a block with a key uses those before it.
+    const auto found = std::span<const std::uint32_t>(sequence.blocks, sequence.hit.n_blocks);
+    const auto is_used = [this](std::uint32_t block) { return pool_.n_references(block) > 0; };
+    row.n_kv_blocks_shared = static_cast<std::uint32_t>(
+        std::partition_point(found.begin(), found.end(), is_used) - found.begin());
   }
 }
 
@@ -95,8 +101,9 @@ void SchedulerGate::fill_devices(std::span<const DeviceLoad> loads, const Snapsh
     row = {};
     row.device = d;
     row.kv_bytes_total = pool_.n_blocks() * limits_.kv_block_bytes / limits_.n_devices;
-    row.kv_bytes_free = pool_.n_free() * limits_.kv_block_bytes / limits_.n_devices;
-    row.n_kv_blocks_free = pool_.n_free();
+    // The prefix cache holds only what nobody wants.
+    row.kv_bytes_free = pool_.n_available() * limits_.kv_block_bytes / limits_.n_devices;
+    row.n_kv_blocks_free = pool_.n_available();
     row.n_kv_blocks_total = pool_.n_blocks();
     row.busy_ratio = loads[d].busy_ratio;
     row.n_queued = n_queued;
@@ -203,41 +210,58 @@ PlanFault SchedulerGate::check_run(const luna_action& action, StepPlan& plan) {
   return PlanFault::none;
 }
 
+// As the plan leaves them, so far.
+std::int64_t SchedulerGate::references(std::uint32_t block) const {
+  return std::int64_t{pool_.n_references(block)} + changes_[block];
+}
+
 // Notes that a row of the plan gives its references back.
 void SchedulerGate::withdraw(std::uint32_t slot) {
   const Sequence& sequence = sequences_[slot];
   for (std::uint32_t b = 0; b < sequence.n_blocks; ++b) {
-    const std::uint32_t block = sequence.blocks[b];
-    if (++withdrawn_[block] == pool_.n_references(block)) ++n_blocks_free_;
+    --changes_[sequence.blocks[b]];
+    if (references(sequence.blocks[b]) == 0) ++n_blocks_left_;
+  }
+}
+
+// Notes that a waiting row of the plan takes what it found in the prefix cache.
+void SchedulerGate::lend(std::uint32_t slot) {
+  const Sequence& sequence = sequences_[slot];
+  for (std::uint32_t b = 0; b < sequence.hit.n_blocks; ++b) {
+    if (references(sequence.blocks[b]) == 0) --n_blocks_left_;
+    ++changes_[sequence.blocks[b]];
   }
 }
 
 PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
-  std::fill(withdrawn_.begin(), withdrawn_.end(), 0U);
-  n_blocks_free_ = pool_.n_free();
+  std::fill(changes_.begin(), changes_.end(), 0);
+  n_blocks_left_ = pool_.n_available();
   for (const std::uint32_t slot : plan.rejected)
     withdraw(slot);
   for (const std::uint32_t slot : plan.preempted)
     withdraw(slot);
+  // All of them before the first block is given away, as the step does.
+  for (const PlannedRun& run : plan.runs)
+    lend(run.slot);
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = sequences_[run.slot];
-    std::uint32_t n_needed =
-        div_ceil(sequence.n_computed + run.n_tokens, limits_.kv_block_tokens) - sequence.n_blocks;
+    std::uint32_t n_needed = div_ceil(sequence.n_computed + run.n_tokens, limits_.kv_block_tokens) -
+                             sequence.n_blocks - sequence.hit.n_blocks;
     const std::uint32_t tail = sequence.n_computed / limits_.kv_block_tokens;
     if (tail < sequence.n_blocks) {
       const std::uint32_t block = sequence.blocks[tail];
-      if (pool_.n_references(block) - withdrawn_[block] > 1) {
+      if (references(block) > 1) {
         ++n_needed;  // copied before it is written
-        ++withdrawn_[block];
+        --changes_[block];
       }
     }
-    if (n_needed > n_blocks_free_) {
+    if (n_needed > n_blocks_left_) {
       const auto order = sequences_.order();
       fault_row_ = static_cast<std::uint32_t>(std::find(order.begin(), order.end(), run.slot) -
                                               order.begin());
       return PlanFault::too_few_blocks;
     }
-    n_blocks_free_ -= n_needed;
+    n_blocks_left_ -= n_needed;
   }
   return PlanFault::none;
 }

@@ -77,7 +77,9 @@ class SchedulerGate {
   PlanFault check_action(const luna_action& action, StepPlan& plan);
   PlanFault check_run(const luna_action& action, StepPlan& plan);
   PlanFault check_blocks(const StepPlan& plan);
+  [[nodiscard]] std::int64_t references(std::uint32_t block) const;
   void withdraw(std::uint32_t slot);
+  void lend(std::uint32_t slot);
 
   const plugin::Instance<luna_scheduler_if>& scheduler_;
   const GateLimits limits_;
@@ -86,12 +88,12 @@ class SchedulerGate {
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;
   std::vector<luna_action> actions_;
-  std::vector<std::uint8_t> taken_;       // by row: has an action
-  std::vector<std::uint32_t> withdrawn_;  // by block: references the plan gives back
+  std::vector<std::uint8_t> taken_;    // by row: has an action
+  std::vector<std::int32_t> changes_;  // by block: references the plan adds
   luna_plan answer_{};
   luna_err err_{};
   std::uint32_t n_tokens_ = 0;
-  std::uint32_t n_blocks_free_ = 0;
+  std::uint32_t n_blocks_left_ = 0;
   std::uint32_t fault_row_ = 0;
 };
 

@@ -64,7 +64,10 @@ void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
     pool.release(sequence.blocks[b]);
   sequence.n_blocks = 0;
+  sequence.n_keyed = 0;
   sequence.n_computed = 0;
+  sequence.n_cached = 0;
+  sequence.hit = {};
 }
 
 void SequenceTable::preempt(std::uint32_t slot, KvPool& pool) {

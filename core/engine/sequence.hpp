@@ -13,6 +13,13 @@ namespace luna::engine {
 
 enum class Phase : std::uint8_t { waiting, prefill, decode };
 
+/// The blocks of the prefix cache that a waiting sequence would start with, as they were found.
+struct PrefixHit {
+  std::uint32_t n_blocks = 0;
+  std::uint32_t stamp = 0;    ///< of the last of them
+  std::uint64_t version = 0;  ///< of the keys when they were looked up
+};
+
 /// One prompt with its generated tokens: a choice of a request, from its first row in the
 /// scheduler's table to its end. Lives in a SequenceTable.
 struct Sequence {
@@ -21,10 +28,13 @@ struct Sequence {
   std::uint32_t choice_idx = 0;
   Phase phase = Phase::waiting;
   std::uint32_t n_prefill = 0;   ///< tokens to compute before it decodes
-  std::uint32_t n_computed = 0;  ///< tokens whose KV is there
+  std::uint32_t n_computed = 0;  ///< tokens whose KV is there; waiting: in the prefix cache
+  std::uint32_t n_cached = 0;    ///< of these, what others computed
   std::uint32_t n_preempted = 0;
-  std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row
-  std::uint32_t n_blocks = 0;
+  std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row; waiting: [hit.n_blocks]
+  std::uint32_t n_blocks = 0;       ///< held
+  std::uint32_t n_keyed = 0;        ///< of these, the first, which have keys
+  PrefixHit hit;
   Nanoseconds last_token_at{0};
 
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }

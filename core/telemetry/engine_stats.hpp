@@ -66,6 +66,9 @@ struct EngineStats {
   Counter n_kv_blocks_used{0};
   Counter n_kv_blocks_cached{0};
   Counter n_kv_blocks_free{0};
+  Counter n_kv_blocks_evicted{0};
+  Counter n_prefix_hits{0};
+  Counter n_prefix_misses{0};
   Counter n_kv_audit_failures{0};
   Counter n_steps{0};
   Counter n_plan_calls{0};    ///< border calls: scheduler

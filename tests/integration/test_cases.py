@@ -27,7 +27,6 @@ NOT_YET = {
     "UNIT-GPTQ-1": "no GPTQ format yet",
     "UNIT-AWQ-1": "no AWQ format yet",
     "UNIT-SPEC-1": "no speculation yet",
-    "UNIT-KVKEY-1": "no prefix cache yet: nothing has a key",
     "DIST-KILL-1": "no worker processes yet",
     "DIST-HEALTH-1": "no worker processes yet",
     "DIST-ORPHAN-1": "no worker processes yet",

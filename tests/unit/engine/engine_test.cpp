@@ -116,8 +116,9 @@ TEST(Engine, ChoicesShareOnePrefillAndDifferBySeed) {
 }
 
 TEST(Engine, GreedyChoicesAreEqualWhateverIsPreempted) {
-  // 6 blocks: four choices of 40 + 60 tokens need 2 shared + ... more than there are.
-  EngineRig rig({.n_kv_blocks = 6});
+  // 6 blocks: four choices of 40 + 60 tokens need 2 shared + ... more than there are. (With a
+  // prefix cache they are enough: equal choices share every block they have filled.)
+  EngineRig rig({.n_kv_blocks = 6}, std::nullopt, {.prefix_cache = false});
   auto request = EngineRig::request(some_prompt(40, 9), 60);
   request->stop.ignore_eos = true;
   SequenceRequest kept = *request;
