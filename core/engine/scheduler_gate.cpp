@@ -89,6 +89,7 @@ void SchedulerGate::fill_rows() {
     const auto is_used = [this](std::uint32_t block) { return pool_.n_references(block) > 0; };
     row.n_kv_blocks_shared = static_cast<std::uint32_t>(
         std::partition_point(found.begin(), found.end(), is_used) - found.begin());
+    row.n_draft = sequence.n_draft;
   }
 }
 
@@ -245,8 +246,11 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
     lend(run.slot);
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = sequences_[run.slot];
-    std::uint32_t n_needed = div_ceil(sequence.n_computed + run.n_tokens, limits_.kv_block_tokens) -
-                             sequence.n_blocks - sequence.hit.n_blocks;
+    const std::uint32_t n_blocks =
+        div_ceil(sequence.n_computed + run.n_tokens, limits_.kv_block_tokens);
+    // A draft that was rejected may have left more than the tokens need.
+    const std::uint32_t n_had = sequence.n_blocks + sequence.hit.n_blocks;
+    std::uint32_t n_needed = n_blocks > n_had ? n_blocks - n_had : 0;
     const std::uint32_t tail = sequence.n_computed / limits_.kv_block_tokens;
     if (tail < sequence.n_blocks) {
       const std::uint32_t block = sequence.blocks[tail];

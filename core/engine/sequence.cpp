@@ -68,6 +68,7 @@ void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
   sequence.n_computed = 0;
   sequence.n_cached = 0;
   sequence.hit = {};
+  sequence.n_draft = 0;
 }
 
 void SequenceTable::preempt(std::uint32_t slot, KvPool& pool) {

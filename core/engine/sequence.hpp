@@ -35,6 +35,7 @@ struct Sequence {
   std::uint32_t n_blocks = 0;       ///< held
   std::uint32_t n_keyed = 0;        ///< of these, the first, which have keys
   PrefixHit hit;
+  std::uint32_t n_draft = 0;  ///< tokens that the next step may verify beside its own; decoding
   Nanoseconds last_token_at{0};
 
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
@@ -48,9 +49,9 @@ struct Sequence {
     const auto& prompt = request->asked->prompt;
     return i < prompt.size() ? prompt[i] : choice().generated[i - prompt.size()];
   }
-  /// Tokens that one step could compute, at most: one when it decodes.
+  /// Tokens that one step could compute, at most: when it decodes, one and its draft.
   [[nodiscard]] std::uint32_t n_wanted() const {
-    return phase == Phase::decode ? 1 : n_prefill - n_computed;
+    return phase == Phase::decode ? 1 + n_draft : n_prefill - n_computed;
   }
 };
 

@@ -37,13 +37,15 @@ class Row {
   [[nodiscard]] bool is_waiting() const { return row_->state == LUNA_REQ_WAITING; }
   [[nodiscard]] bool is_prefilling() const { return row_->state == LUNA_REQ_PREFILL; }
   [[nodiscard]] bool is_decoding() const { return row_->state == LUNA_REQ_DECODE; }
-  /// Tokens that it could compute now: 1 when decoding, else what is left of its prompt.
+  /// Tokens that it could compute now: its next one and its draft when decoding, else what is left
+  /// of its prompt.
   [[nodiscard]] std::uint32_t n_wanted() const {
-    return is_decoding() ? 1 : row_->n_prompt - row_->n_computed;
+    return is_decoding() ? 1 + row_->n_draft : row_->n_prompt - row_->n_computed;
   }
-  /// Tokens of work to its end, at most.
+  /// Tokens of work to its end, at most. Drafts are not work: they may save some.
   [[nodiscard]] double n_remaining() const {
-    return double{1} * n_wanted() + (row_->n_generated_max - row_->n_generated);
+    const std::uint32_t n_next = is_decoding() ? 1 : n_wanted();
+    return double{1} * n_next + (row_->n_generated_max - row_->n_generated);
   }
   [[nodiscard]] double waited_ms() const {
     return static_cast<double>(snapshot_->now_ns - row_->arrival_ns) * 1e-6;
@@ -87,13 +89,18 @@ class Plan {
   [[nodiscard]] std::vector<std::uint32_t>& order() { return order_; }
 
   /// Runs row i in this step: as many of the tokens it wants as the step still has room for.
-  /// A waiting row is let in when its whole prompt and one block more fit.
-  /// Returns false when it cannot run: the step is full, KV blocks are short, or it is in the plan.
+  /// A waiting row is let in when its whole prompt and one block more fit. A decoding row that
+  /// finds no block for its draft runs without it. Returns false when it cannot run: the step is
+  /// full, KV blocks are short, or it is in the plan.
   bool take(std::uint32_t i, std::uint32_t n_tokens_max = UINT32_MAX) {
     const Row row = snapshot()[i];
-    const std::uint32_t n_tokens = std::min({n_tokens_max, row.n_wanted(), n_tokens_left_});
+    std::uint32_t n_tokens = std::min({n_tokens_max, row.n_wanted(), n_tokens_left_});
     if (n_tokens == 0 || n_rows_left_ == 0 || is_planned(i) || full()) return false;
-    const std::int64_t n_blocks = n_blocks_to_take(row);
+    std::int64_t n_blocks = n_blocks_to_take(row, n_tokens);
+    if (row.is_decoding() && n_blocks > n_blocks_free_) {
+      n_tokens = 1;
+      n_blocks = n_blocks_to_take(row, n_tokens);
+    }
     if (n_blocks > n_blocks_free_) {
       short_of_blocks_ = true;
       return false;
@@ -173,11 +180,12 @@ class Plan {
     if (!row.is_prefilling()) return 0;
     return std::max<std::int64_t>(n_blocks(row->n_prompt) - row->n_kv_blocks, 0);
   }
-  [[nodiscard]] std::int64_t n_blocks_to_take(Row row) const {
+  [[nodiscard]] std::int64_t n_blocks_to_take(Row row, std::uint32_t n_tokens) const {
     if (row.is_prefilling()) return 0;
     if (row.is_decoding()) {
-      const std::int64_t grown = n_blocks(row->n_computed + 1) - row->n_kv_blocks;
-      return grown > 0 ? grown : std::int64_t{row->n_kv_blocks_copied};
+      // A draft that was rejected may have left more blocks than the tokens need.
+      const std::int64_t grown = n_blocks(row->n_computed + n_tokens) - row->n_kv_blocks;
+      return std::max<std::int64_t>(grown, 0) + row->n_kv_blocks_copied;
     }
     const std::uint32_t n_left = row->n_generated_max - row->n_generated;
     return n_blocks(row->n_prompt + std::min(n_left, snapshot_->kv_block_tokens)) - n_shared(row);

@@ -138,6 +138,29 @@ TEST_F(GateTest, TokensBeyondTheStepAreRefused) {
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 91), run(2, 10)}), PlanFault::too_many_tokens);
 }
 
+TEST_F(GateTest, DecodingRowRunsWithAnyPartOfItsDraft) {
+  Sequence& running = table_[table_.order()[0]];
+  running.n_draft = 30;
+  answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
+    EXPECT_EQ(snapshot.reqs[0].n_draft, 30U);
+    EXPECT_EQ(snapshot.reqs[1].n_draft, 0U);
+    plan.actions[0] = run(0, 31);  // 40 + 31 tokens: a third block
+    plan.n_actions = 1;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 1)}), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 17), run(1, 64)}), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 32)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({run(0, 31), run(1, 64)}), PlanFault::too_few_blocks);
+  // Blocks that a rejected draft left are not taken again.
+  running.blocks[running.n_blocks++] = *pool_.allocate();
+  EXPECT_EQ(ask({run(0, 1), run(1, 32)}), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 31), run(1, 32)}), PlanFault::none);
+  EXPECT_EQ(ask({run(0, 31), run(1, 33)}), PlanFault::too_few_blocks);
+  running.n_draft = 0;
+}
+
 TEST_F(GateTest, FailedCallAndCountBeyondTheTableAreRefused) {
   answer_ = [](const luna_snapshot&, luna_plan&) { return LUNA_INTERNAL; };
   EXPECT_EQ(ask(), PlanFault::call_failed);

@@ -16,7 +16,7 @@ extern "C" {
 /* States of a request's row. */
 #define LUNA_REQ_WAITING 0u   /* not started, or pre-empted: holds no KV */
 #define LUNA_REQ_PREFILL 1u   /* holds KV, prompt not finished */
-#define LUNA_REQ_DECODE 2u    /* one token a step */
+#define LUNA_REQ_DECODE 2u    /* one token a step, and those of its draft */
 
 /* One request (one sequence of it). Rows stand in order of arrival; index = row. */
 typedef struct luna_req_row {
@@ -39,7 +39,7 @@ typedef struct luna_req_row {
   uint32_t n_kv_blocks_copied; /* 1: its last block is shared, so that running it takes a new one */
   uint32_t n_kv_blocks_shared; /* waiting: blocks that the prefix cache would give and that other rows
                                   hold, so that starting it does not take them from the free ones */
-  uint32_t reserved;
+  uint32_t n_draft;            /* decoding: tokens that may be verified beside its next one */
 } luna_req_row;
 
 /* One device. */
@@ -90,7 +90,7 @@ typedef struct luna_snapshot {
 } luna_snapshot;
 
 /* What to do with a row. */
-#define LUNA_VERB_RUN 1u      /* compute n_tokens of it in this step (1 for a decoding row) */
+#define LUNA_VERB_RUN 1u      /* compute n_tokens of it in this step: 1..1 + n_draft of a decoding row */
 #define LUNA_VERB_ASSIGN 2u   /* give a waiting row to the group of `device` */
 #define LUNA_VERB_SLICE 3u    /* put tokens [first_token, +n_tokens) of its KV on `device` */
 #define LUNA_VERB_MOVE 4u     /* move it (arg 0) or its stage `arg` to `device` */
