@@ -73,6 +73,10 @@ inline constexpr int kPartitionTokens = 256;
 inline constexpr int kQueryTerms = 2;
 inline constexpr int kProbabilityTerms = 2;
 
+/// INT8 KV: the largest code. A score is (chain * (s_k * scale)), the chain over the codes of K;
+/// the weight of a code of V is p * s_v, rounded to terms after that product.
+inline constexpr float kKvCodeLimit = 127.0F;
+
 // ---- Sums, exp
 // ------------------------------------------------------------------------------------
 

@@ -73,16 +73,29 @@ std::size_t linear_scratch_bytes(const PackedForm& form);
 // ---- Attention
 // -----------------------------------------------------------------------------------
 
-/// A KV block of one layer: per KV head K as [tokens / 16][head_dim / 2][16 tokens][2], then V as
-/// [tokens / 2][head_dim][2], all BF16. Heads follow each other.
+/// How K and V are kept. bf16: rounded. int8: codes in -127..127 by a scale a token and head,
+/// s = bf16(max|x| / 127), code = rint(x * (1 / s)); below kActivationFloor s = 0, with a NaN or
+/// infinity in it s = NaN and all codes 0.
+enum class KvType : std::uint8_t { bf16, int8 };
+constexpr std::size_t kv_code_bytes(KvType type) {
+  return type == KvType::bf16 ? 2 : 1;
+}
+
+/// A KV block of one layer, heads one after the other. A head in BF16: K as
+/// [tokens / 16][head_dim / 2][16 tokens][2], then V as [tokens / 2][head_dim][2]. In int8: K as
+/// [tokens / 16][head_dim][16 tokens], V as [tokens][head_dim], the scales of K and those of V,
+/// both BF16 [tokens].
 struct KvShape {
   int n_kv_heads = 0;
   int head_dim = 0;      // a multiple of 32, at most 256
   int block_tokens = 0;  // a power of two in 32..256
+  KvType type = KvType::bf16;
 };
 constexpr std::size_t kv_head_bytes(const KvShape& shape) {
-  return std::size_t{4} * static_cast<std::size_t>(shape.block_tokens) *
-         static_cast<std::size_t>(shape.head_dim);
+  const auto tokens = static_cast<std::size_t>(shape.block_tokens);
+  const std::size_t scale_bytes = shape.type == KvType::int8 ? 2 : 0;
+  return 2 * tokens *
+         (static_cast<std::size_t>(shape.head_dim) * kv_code_bytes(shape.type) + scale_bytes);
 }
 /// Bytes of a block of one layer.
 constexpr std::size_t kv_block_bytes(const KvShape& shape) {
@@ -99,7 +112,7 @@ struct KvView {
   std::int64_t first_block = 0;  // of the table; above 0 where a device holds a slice
 };
 
-/// Writes one row's rotated K and V into its slot, rounded to BF16.
+/// Writes one row's rotated K and V into its slot.
 struct KvWriteArgs {
   KvView kv;
   std::int64_t position = 0;
@@ -154,7 +167,7 @@ int cover_partitions(std::int64_t first_partition, std::int64_t n_partitions, Tr
 /// merge_partials: joins states of ascending, adjacent nodes and writes one row's head.
 struct MergeArgs {
   int head_dim = 0;
-  int n_nodes = 0;                       // at most kTreeNodesMax
+  int n_nodes = 0;                       // any number, of one range or several
   const TreeNode* nodes = nullptr;       // [n_nodes]
   const float* const* states = nullptr;  // [n_nodes] -> [state_floats(head_dim)]
   float* out = nullptr;                  // [head_dim]; zero if no node has a position

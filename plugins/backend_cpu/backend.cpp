@@ -175,7 +175,7 @@ class CpuBackend {
     info.memory_bytes_free = available_bytes(info.memory_bytes_total);
     info.n_threads_max = std::min(usable_threads(), kThreadsMax);
     info.numerics = 1U << LUNA_NUMERICS_I12;
-    info.kv_dtypes = 1U << LUNA_DTYPE_BF16;
+    info.kv_dtypes = 1U << LUNA_DTYPE_BF16 | 1U << LUNA_DTYPE_I8;
     std::snprintf(info.name, sizeof(info.name), "%s", cpu_name().c_str());
     std::snprintf(info.detail,
                   sizeof(info.detail),
@@ -208,6 +208,6 @@ constexpr luna_backend_if kTable = make_backend_table<CpuBackend>();
 LUNA_DEFINE_PLUGIN("org.luna.backend.cpu",
                    "cpu",
                    "0.1.0",
-                   "x86-64 CPUs: quantized weights with 12-bit activations, BF16 KV.",
+                   "x86-64 CPUs: quantized weights with 12-bit activations, BF16 or INT8 KV.",
                    LUNA_KIND_BACKEND,
                    luna::cpu::kTable)

@@ -43,7 +43,7 @@ class ScheduleCompiler {
   }
   /// In a narrow schedule each thread has its own copy of what only norms and gathers write.
   void find_private_slots() {
-    private_.assign(p_.n_slots, width_ == Width::narrow);
+    private_.assign(p_.n_slots, is_narrow(width_));
     for (std::uint32_t i = 0; i < p_.n_ops; ++i) {
       const OpReader op(p_, p_.ops[i]);
       for (std::uint32_t o = 0; o < op.op().n_out; ++o)
@@ -81,9 +81,7 @@ class ScheduleCompiler {
   [[nodiscard]] Split row_split(const OpReader& op) const {
     return private_[op.out(0).slot] ? Split::every_thread : Split::rows;
   }
-  [[nodiscard]] Split head_split() const {
-    return width_ == Width::narrow ? Split::heads : Split::rows;
-  }
+  [[nodiscard]] Split head_split() const { return is_narrow(width_) ? Split::heads : Split::rows; }
   [[nodiscard]] const Weight* weight_of(const luna_view& view) const {
     return input_.weights.empty() ? nullptr : input_.weights[view.slot];
   }
@@ -239,7 +237,7 @@ class ScheduleCompiler {
     buffer.group = key.group;
     buffer.bits = key.bits;
     buffer.rows = in.rows;
-    buffer.is_private = width_ == Width::narrow;
+    buffer.is_private = is_narrow(width_);
     const std::int64_t n_rows = rows_max_of(p_, width_, in.rows);
     // Room for either kind, so that the plan made before the weights are known holds.
     const std::int64_t group = std::max<std::int64_t>(buffer.group, 32);
@@ -275,14 +273,17 @@ class ScheduleCompiler {
     if (group_heads > 16)
       return Error{Code::unsupported,
                    std::to_string(group_heads) + " query heads a KV head: at most 16 are built"};
-    CompiledOp& made =
-        append(op, Action::attend, width_ == Width::narrow ? Split::heads : Split::row_heads);
-    made.layer = op.attr(LUNA_ATTEND_LAYER);
-    made.n_heads = op.attr(LUNA_ATTEND_N_HEADS);
-    made.number = op.attr_f32(LUNA_ATTEND_SCALE);
-    made.window = op.attr(LUNA_ATTEND_WINDOW);
-    made.softcap = op.attr_f32(LUNA_ATTEND_SOFTCAP);
+    const Split split = width_ == Width::narrow ? Split::heads : Split::head_parts;
+    describe_attention(op, &append(op, Action::attend, split));
+    if (split == Split::head_parts) describe_attention(op, &append(op, Action::merge_parts, split));
     return {};
+  }
+  static void describe_attention(const OpReader& op, CompiledOp* made) {
+    made->layer = op.attr(LUNA_ATTEND_LAYER);
+    made->n_heads = op.attr(LUNA_ATTEND_N_HEADS);
+    made->number = op.attr_f32(LUNA_ATTEND_SCALE);
+    made->window = op.attr(LUNA_ATTEND_WINDOW);
+    made->softcap = op.attr_f32(LUNA_ATTEND_SOFTCAP);
   }
 
   /// Content of a view, quantized one way. content_ counts the writes to a slot.
@@ -309,7 +310,7 @@ class ScheduleCompiler {
 
 std::uint32_t rows_max_of(const luna_program& program, Width width, RowCount rows) {
   const std::uint32_t n = rows == RowCount::step ? program.n_rows_max : program.n_out_rows_max;
-  return width == Width::narrow ? std::min(n, kNarrowRows) : n;
+  return is_narrow(width) ? std::min(n, kNarrowRows) : n;
 }
 
 Result<Schedule> compile_schedule(const CompileInput& input, Width width) {

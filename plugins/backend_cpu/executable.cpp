@@ -8,6 +8,8 @@ namespace luna::cpu {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+/// A position of a KV head takes about 8 ns, a barrier 0.3 us.
+constexpr std::uint64_t kSplitGainPositions = 100;
 std::uint64_t round_up(std::uint64_t n, std::uint64_t quantum) {
   return (n + quantum - 1) / quantum * quantum;
 }
@@ -36,9 +38,14 @@ struct ArenaPlan {
     return shared_bytes + n_threads * private_stride;
   }
 };
-ArenaPlan plan_arena(const Schedule& narrow, const Schedule& wide) {
-  return {round_up(std::max(narrow.shared_bytes, wide.shared_bytes), kPage),
-          round_up(std::max(narrow.private_bytes, wide.private_bytes), kPage)};
+/// Room for any one of the schedules.
+ArenaPlan plan_arena(std::initializer_list<const Schedule*> schedules) {
+  ArenaPlan plan;
+  for (const Schedule* s : schedules) {
+    plan.shared_bytes = std::max(plan.shared_bytes, round_up(s->shared_bytes, kPage));
+    plan.private_stride = std::max(plan.private_stride, round_up(s->private_bytes, kPage));
+  }
+  return plan;
 }
 /// Programs whose steps are all narrow need no wide schedule.
 bool needs_wide(const luna_program& program) {
@@ -63,11 +70,11 @@ Result<void> check_numerics(std::uint32_t numerics) {
 Result<void> check_kv_type(const luna_kv_layout& layout) {
   static constexpr const char* kNames[] = {
       "f32", "f16", "bf16", "i8", "u8", "i32", "u32", "f8_e4m3", "f8_e5m2", "f64"};
-  if (layout.dtype != LUNA_DTYPE_BF16)
+  if (layout.dtype != LUNA_DTYPE_BF16 && layout.dtype != LUNA_DTYPE_I8)
     return Error{Code::unsupported,
                  std::string("KV of type '") +
                      (layout.dtype < std::size(kNames) ? kNames[layout.dtype] : "unknown") +
-                     "' is not built yet; use bf16"};
+                     "' is not built yet; use bf16 or i8"};
   if (layout.head_dim % 32 != 0 || layout.head_dim > 256)
     return Error{Code::unsupported,
                  "head_dim = " + std::to_string(layout.head_dim) +
@@ -75,22 +82,27 @@ Result<void> check_kv_type(const luna_kv_layout& layout) {
   return {};
 }
 
+kernels::KvShape kv_shape_of(const luna_kv_layout& kv) {
+  return {static_cast<int>(kv.n_kv_heads),
+          static_cast<int>(kv.head_dim),
+          static_cast<int>(kv.block_tokens),
+          kv.dtype == LUNA_DTYPE_I8 ? kernels::KvType::int8 : kernels::KvType::bf16};
+}
+
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
-  const kernels::KvShape shape{static_cast<int>(kv.n_kv_heads),
-                               static_cast<int>(kv.head_dim),
-                               static_cast<int>(kv.block_tokens)};
-  return kv.n_layers * kernels::kv_block_bytes(shape);
+  return kv.n_layers * kernels::kv_block_bytes(kv_shape_of(kv));
 }
 
 Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads) {
   CompileInput input;
   input.program = &program;
   LUNA_TRY(const Schedule narrow, compile_schedule(input, Width::narrow));
+  LUNA_TRY(const Schedule narrow_long, compile_schedule(input, Width::narrow_long));
   Schedule wide;
   if (needs_wide(program)) {
     LUNA_TRY(wide, compile_schedule(input, Width::wide));
   }
-  std::uint64_t bytes = plan_arena(narrow, wide).bytes(n_threads);
+  std::uint64_t bytes = plan_arena({&narrow, &narrow_long, &wide}).bytes(n_threads);
   for (std::uint32_t i = 0; i < program.n_ops; ++i)
     if (program.ops[i].op == LUNA_OP_ROPE && table_owner(program, i) == i)
       bytes += rope_table_bytes(program, OpReader(program, program.ops[i]));
@@ -113,6 +125,7 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const luna_program& prog
   LUNA_TRY(made->find_weights(weights, &input));
   made->make_rope_tables(&input);
   LUNA_TRY(made->narrow_, compile_schedule(input, Width::narrow));
+  LUNA_TRY(made->narrow_long_, compile_schedule(input, Width::narrow_long));
   if (needs_wide(program)) {
     LUNA_TRY(made->wide_, compile_schedule(input, Width::wide));
   }
@@ -166,7 +179,7 @@ void CpuExecutable::make_rope_tables(CompileInput* input) {
 }
 
 Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
-  const ArenaPlan plan = plan_arena(narrow_, wide_);
+  const ArenaPlan plan = plan_arena({&narrow_, &narrow_long_, &wide_});
   const std::uint32_t n_threads = services_.team->n_threads();
   if (plan.bytes(n_threads) > bytes)
     return Error{Code::internal,
@@ -188,9 +201,7 @@ Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
     c.shared = arena_.data();
     c.private_memory = arena_.data() + shared_bytes_;
     c.private_stride = private_stride_;
-    c.kv.shape = {static_cast<int>(abi_.kv.n_kv_heads),
-                  static_cast<int>(abi_.kv.head_dim),
-                  static_cast<int>(abi_.kv.block_tokens)};
+    c.kv.shape = kv_shape_of(abi_.kv);
     c.kv.block_bytes = kv_block_bytes_of(abi_.kv);
   }
   return {};
@@ -240,6 +251,26 @@ Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) co
   return check_step(bounds, step);
 }
 
+/// Few rows with KV of uneven length, or fewer heads than threads: attention is cut within heads if
+/// that frees the busiest thread of more than two barriers cost.
+const Schedule* CpuExecutable::schedule_for(const luna_step& step) const {
+  if (step.n_rows > kNarrowRows) return &wide_;
+  const std::uint64_t n_threads = services_.team->n_threads();
+  const std::uint64_t n_heads = abi_.kv.n_kv_heads;
+  const std::uint64_t n_units = step.n_seqs * n_heads;
+  std::uint64_t total = 0;
+  std::uint64_t busiest = 0;
+  for (std::uint64_t thread = 0; thread < n_threads; ++thread) {
+    std::uint64_t own = 0;  // positions read by this thread's heads
+    for (std::uint64_t u = n_units * thread / n_threads; u < n_units * (thread + 1) / n_threads;
+         ++u)
+      own += step.positions[step.seq_first_row[u / n_heads + 1] - 1] + 1;
+    total += own;
+    busiest = std::max(busiest, own);
+  }
+  return busiest > total / n_threads + kSplitGainPositions ? &narrow_long_ : &narrow_;
+}
+
 Result<void> CpuExecutable::submit(const luna_step& step) {
   if (n_pending_.load(std::memory_order_acquire) == kPendingMax)
     return Error{Code::exhausted,
@@ -248,7 +279,7 @@ Result<void> CpuExecutable::submit(const luna_step& step) {
   StepContext& context = pending.context;
   LUNA_TRY(bind(step, &context));
   context.step = step;
-  context.schedule = step.n_rows <= kNarrowRows ? &narrow_ : &wide_;
+  context.schedule = schedule_for(step);
   context.status.store(LUNA_OK, std::memory_order_relaxed);
   context.wait_ns = 0;
   n_pending_.fetch_add(1, std::memory_order_acq_rel);

@@ -1,4 +1,4 @@
-// A program compiled for a CPU device: two schedules, one arena, and the steps under way.
+// A program compiled for a CPU device: three schedules, one arena, and the steps under way.
 #pragma once
 
 #include "memory.hpp"
@@ -33,6 +33,7 @@ struct DeviceServices {
 /// Errors  unsupported: a class of arithmetic or a KV type that is not built, by name
 Result<void> check_numerics(std::uint32_t numerics);
 Result<void> check_kv_type(const luna_kv_layout& layout);
+kernels::KvShape kv_shape_of(const luna_kv_layout& layout);
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& layout);
 
 /// Bytes a program takes beside its weights and KV.
@@ -54,6 +55,7 @@ class CpuExecutable final : public Executable {
   void make_rope_tables(CompileInput* input);
   Result<void> allocate(std::uint64_t bytes);
   Result<void> bind(const luna_step& step, StepContext* context) const;
+  [[nodiscard]] const Schedule* schedule_for(const luna_step& step) const;
   static void finish(void* context);
 
   struct Pending {
@@ -67,6 +69,7 @@ class CpuExecutable final : public Executable {
   StepBounds bounds_;
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   Schedule narrow_;
+  Schedule narrow_long_;
   Schedule wide_;
   Reservation reservation_;
   Mapping arena_;

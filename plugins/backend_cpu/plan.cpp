@@ -1,4 +1,5 @@
 // Phases and memory of a schedule.
+#include "attend_share.hpp"
 #include "schedule.hpp"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t quantum) {
 
 // ---- Phases -------------------------------------------------------------------------------------
 
-enum class Thing : std::uint8_t { slot, activation, kv, states, message };
+enum class Thing : std::uint8_t { slot, activation, kv, parts, states, message };
 
 /// What an op touches, and which part of it each thread touches.
 struct Access {
@@ -57,7 +58,7 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
     list.push_back(
         {Thing::activation, op.activation, 0, 0, writes, writes ? Split::rows : Split::leader});
   };
-  if (op.action != Action::linear) {  // its input was quantized before
+  if (op.action != Action::linear && op.action != Action::merge_parts) {  // they read other things
     tensor(op.in[0], false);
     tensor(op.in[1], false);
   }
@@ -67,6 +68,8 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
   const bool writes_kv = op.action == Action::kv_write || op.action == Action::kv_copy;
   if (writes_kv || op.action == Action::attend)
     list.push_back({Thing::kv, 0, 0, 0, writes_kv, op.split});
+  if (op.split == Split::head_parts)
+    list.push_back({Thing::parts, 0, 0, 0, op.action == Action::attend, Split::leader});
   if (op.action == Action::score_chunks || op.action == Action::merge_chunks)
     list.push_back({Thing::states, 0, 0, 0, op.action == Action::score_chunks, Split::leader});
   if (op.action == Action::send || op.action == Action::recv || op.action == Action::all_reduce)
@@ -159,6 +162,10 @@ class MemoryPlan {
     s_.message = take_shared(message_bytes_);
     s_.chunk_states = take_shared(state_bytes_);
     s_.kernel_scratch = take_private(kernel_bytes_);
+    s_.parts = take_private(2 * s_.part_bytes);
+    if (s_.part_bytes != 0)
+      s_.part_lists = take_private(n_partitions_of(p_.n_positions_max) *
+                                   (sizeof(kernels::TreeNode) + sizeof(const float*)));
     for (CompiledOp& op : s_.ops)
       for (TensorRef* t : {&op.in[0], &op.in[1], &op.out})
         if (t->width != 0) t->offset = t->is_private ? private_offset(*t) : pieces_[t->slot].offset;
@@ -195,6 +202,8 @@ class MemoryPlan {
       case Action::attend:
         kernel_bytes_ = std::max(kernel_bytes_,
                                  kernels::attend_scratch_bytes(static_cast<int>(p_.kv.head_dim)));
+        if (op.split == Split::head_parts)
+          s_.part_bytes = std::max(s_.part_bytes, part_bytes_of(op.n_heads));
         break;
       case Action::score_chunks:
         state_bytes_ = std::max(
@@ -213,6 +222,14 @@ class MemoryPlan {
       default:
         break;
     }
+  }
+  /// States that one thread leaves of one unit, of all its rows and heads.
+  [[nodiscard]] std::uint64_t part_bytes_of(std::uint64_t n_heads) const {
+    const std::uint64_t state_bytes =
+        sizeof(float) *
+        static_cast<std::uint64_t>(kernels::state_floats(static_cast<int>(p_.kv.head_dim)));
+    const std::uint64_t n_rows = std::min(kAttendTaskRows, rows_max_of(p_, width_, RowCount::step));
+    return tree_nodes_max(p_.n_positions_max) * n_rows * (n_heads / p_.kv.n_kv_heads) * state_bytes;
   }
   static std::uint64_t n_chunks_of(std::uint64_t width) {
     return (width + kernels::kLogitsChunk - 1) / kernels::kLogitsChunk;

@@ -40,6 +40,7 @@ class StepThread : public ThreadView {
       case Action::rope:
       case Action::kv_write:
       case Action::attend:
+      case Action::merge_parts:
         return run_head_op(*this, op);
       case Action::act_mul:
       case Action::add:

@@ -1,7 +1,9 @@
 // Ops on heads: rope, kv_write, attend.
 //
 // Narrow steps share them by (sequence, KV head): then one thread rotates, writes and reads a head,
-// without a barrier in between. Wide steps share rope and kv_write by rows and deal attention out.
+// without a barrier in between. Wide steps share rope and kv_write by rows. Attention is cut by
+// cost in wide steps and where KV is long (attend_share.hpp).
+#include "attend_share.hpp"
 #include "step_thread.hpp"
 
 namespace luna::cpu {
@@ -25,8 +27,10 @@ class HeadOps : public ThreadView {
         return by_heads ? for_own_heads(&HeadOps::rope_head, op) : run_rope_rows(op);
       case Action::kv_write:
         return by_heads ? for_own_heads(&HeadOps::kv_write_head, op) : run_kv_write_rows(op);
+      case Action::merge_parts:
+        return run_merge_parts(op);
       default:
-        return by_heads ? for_own_heads(&HeadOps::attend_head, op) : run_attend_tasks(op);
+        return by_heads ? for_own_heads(&HeadOps::attend_head, op) : run_attend_parts(op);
     }
   }
 
@@ -120,14 +124,20 @@ class HeadOps : public ThreadView {
           {kv, c_.step.positions[row], floats(op.in[0], row) + at, floats(op.in[1], row) + at});
   }
 
-  void attend(const CompiledOp& op, const RowRun& run, std::uint32_t kv_head) const {
-    const std::uint32_t group_heads = op.n_heads / n_kv_heads();
-    const std::size_t at =
-        std::size_t{kv_head} * group_heads * static_cast<std::size_t>(c_.kv.shape.head_dim);
+  [[nodiscard]] std::uint32_t group_heads(const CompiledOp& op) const {
+    return op.n_heads / n_kv_heads();
+  }
+  [[nodiscard]] std::size_t head_dim() const {
+    return static_cast<std::size_t>(c_.kv.shape.head_dim);
+  }
+  [[nodiscard]] kernels::AttendArgs attend_args(const CompiledOp& op,
+                                                const RowRun& run,
+                                                std::uint32_t kv_head) const {
+    const std::size_t at = std::size_t{kv_head} * group_heads(op) * head_dim();
     kernels::AttendArgs args;
     args.kv = kv_of(op.layer, run.seq);
     args.kv_head = static_cast<int>(kv_head);
-    args.group_heads = static_cast<int>(group_heads);
+    args.group_heads = static_cast<int>(group_heads(op));
     args.first_position = c_.step.positions[run.first_row];
     args.n_rows = run.n_rows;
     args.window = op.window;
@@ -138,19 +148,97 @@ class HeadOps : public ThreadView {
     args.out = floats(op.out, run.first_row) + at;
     args.out_stride = stride_floats(op.out);
     args.scratch = own_ + s_.kernel_scratch;
-    k_.attend(args);
+    return args;
   }
   void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
-    for_runs(seq, kNarrowRows, [&](const RowRun& run) { attend(op, run, kv_head); });
+    for_runs(
+        seq, kNarrowRows, [&](const RowRun& run) { k_.attend(attend_args(op, run, kv_head)); });
   }
-  /// Neighbouring tasks cost about the same, so dealing them in turn balances the threads.
-  void run_attend_tasks(const CompiledOp& op) const {
-    std::uint32_t task = 0;
+
+  /// Calls body(run, kv_head, unit) in the order in which attention is cut.
+  template <typename Body>
+  void for_units(const CompiledOp& op, Body&& body) const {
+    std::uint64_t before = 0;
     for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
-      for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
-        for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
-          if (task++ % n_threads_ == thread_) attend(op, run, head);
-      });
+      for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
+        for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
+          const AttendUnit unit{c_.step.positions[run.first_row], run.n_rows, op.window, before};
+          before += unit.cost();
+          body(run, head, unit);
+        });
+  }
+  [[nodiscard]] AttendShares attend_shares(const CompiledOp& op) const {
+    std::uint64_t total = 0;
+    for_units(op, [&](const RowRun&, std::uint32_t, const AttendUnit& unit) {
+      total = unit.before + unit.cost();
+    });
+    return {total, n_threads_};
+  }
+  /// Where a thread leaves the states of a part: at most one unit began on a thread before it, and
+  /// at most one that begins here ends on a thread after it.
+  [[nodiscard]] float* part_states(std::uint32_t thread,
+                                   PartitionRange part,
+                                   PartitionRange all) const {
+    const std::uint64_t which = part.first == all.first ? 1 : 0;
+    return reinterpret_cast<float*>(memory_of(thread) + s_.parts + which * s_.part_bytes);
+  }
+  void run_attend_parts(const CompiledOp& op) const {
+    const AttendShares shares = attend_shares(op);
+    for_units(op, [&](const RowRun& run, std::uint32_t head, const AttendUnit& unit) {
+      const PartitionRange all = unit.partitions();
+      const PartitionRange part = shares.part_of(unit, thread_);
+      if (part.is_empty()) return;
+      const kernels::AttendArgs args = attend_args(op, run, head);
+      if (part == all) return k_.attend(args);
+      k_.attend_partial(
+          {args, part.first, part.last - part.first, part_states(thread_, part, all)});
+    });
+  }
+  void run_merge_parts(const CompiledOp& op) const {
+    const AttendShares shares = attend_shares(op);
+    for_units(op, [&](const RowRun& run, std::uint32_t head, const AttendUnit& unit) {
+      merge_unit(op, shares, run, head, unit);
+    });
+  }
+  /// Joins what the threads left of a unit; each takes its share of the queries.
+  void merge_unit(const CompiledOp& op,
+                  const AttendShares& shares,
+                  const RowRun& run,
+                  std::uint32_t kv_head,
+                  const AttendUnit& unit) const {
+    const PartitionRange all = unit.partitions();
+    if (all.last - all.first < 2) return;
+    const std::uint32_t n_queries = run.n_rows * group_heads(op);
+    const Range own = share(n_queries);
+    const auto state_floats = static_cast<std::size_t>(kernels::state_floats(c_.kv.shape.head_dim));
+    // Lists as long as there are partitions; a pointer moves on from query to query.
+    auto** states = reinterpret_cast<const float**>(own_ + s_.part_lists);
+    auto* nodes = reinterpret_cast<kernels::TreeNode*>(states + (all.last - all.first));
+    int n_nodes = 0;
+    for (std::uint32_t thread = 0; thread < n_threads_; ++thread) {
+      const PartitionRange part = shares.part_of(unit, thread);
+      if (part == all) return;  // nobody cut it
+      if (part.is_empty()) continue;
+      const int first = n_nodes;
+      n_nodes += kernels::cover_partitions(part.first, part.last - part.first, nodes + n_nodes);
+      for (int n = first; n < n_nodes; ++n)
+        states[n] = part_states(thread, part, all) +
+                    (static_cast<std::size_t>(n - first) * n_queries + own.first) * state_floats;
+    }
+    const kernels::AttendArgs args = attend_args(op, run, kv_head);
+    for (std::uint32_t query = own.first; query < own.last; ++query) {
+      float* out = args.out + query / group_heads(op) * static_cast<std::size_t>(args.out_stride) +
+                   query % group_heads(op) * head_dim();
+      k_.merge_partials({static_cast<int>(head_dim()),
+                         n_nodes,
+                         nodes,
+                         states,
+                         out,
+                         nullptr,
+                         own_ + s_.kernel_scratch});
+      for (int n = 0; n < n_nodes; ++n)
+        states[n] += state_floats;
+    }
   }
 };
 

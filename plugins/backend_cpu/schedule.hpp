@@ -1,9 +1,10 @@
 // A compiled program: ops with their tensors resolved, grouped into phases. The threads walk a
 // phase without meeting; between phases there is one barrier.
 //
-// Each program is compiled twice: `narrow` for steps of few rows, where every thread computes norms
-// and quantized rows for itself to save barriers, and `wide`, where rows are shared out. Both give
-// the same bits: an op's value never depends on who computes it.
+// Each program is compiled three times: `narrow` for steps of few rows, where every thread computes
+// norms and quantized rows for itself to save barriers; `narrow_long`, the same with attention cut
+// within heads, for KV that is long enough to be worth two more barriers; and `wide`, where rows
+// are shared out. All give the same bits: an op's value never depends on who computes it.
 #pragma once
 
 #include "kernels/cpu/kernel_set.hpp"
@@ -23,7 +24,10 @@ inline constexpr std::uint32_t kNarrowRows = 8;
 /// Rows of one sequence that one attention task takes in a wide step.
 inline constexpr std::uint32_t kAttendTaskRows = 8;
 
-enum class Width : std::uint8_t { narrow, wide };
+enum class Width : std::uint8_t { narrow, narrow_long, wide };
+constexpr bool is_narrow(Width width) {
+  return width != Width::wide;
+}
 
 enum class Action : std::uint8_t {
   embed,
@@ -34,6 +38,7 @@ enum class Action : std::uint8_t {
   rope,
   kv_write,
   attend,
+  merge_parts,  // of attention: states joined where a cut fell within a unit
   act_mul,
   add,
   scale,
@@ -58,7 +63,7 @@ enum class Split : std::uint8_t {
   rows,          // contiguous ranges of rows
   columns,       // contiguous ranges of strips of 16 columns
   heads,         // contiguous ranges of (sequence, KV head)
-  row_heads,     // (block of rows, KV head) dealt out in turn
+  head_parts,    // (sequence, KV head, rows, partitions) cut by cost
   chunks,        // (row, chunk of columns) dealt out in turn
 };
 
@@ -127,6 +132,9 @@ struct Schedule {
   std::uint64_t kernel_scratch = 0;  // offset within a thread's memory
   std::uint64_t message = 0;         // offset: contiguous rows for the communicator
   std::uint64_t chunk_states = 0;    // offset: LogitsState[n_out_rows][n_chunks]
+  std::uint64_t parts = 0;           // offset within a thread's memory: states of attention
+  std::uint64_t part_bytes = 0;      // of one unit's; a thread leaves at most two
+  std::uint64_t part_lists = 0;      // offset within a thread's memory: a unit's nodes and states
 };
 
 /// What both schedules of a program share.

@@ -47,6 +47,10 @@ class ThreadView {
 
   // ---- Tensors
 
+  /// What thread `thread` has of its own: it may be read once that thread has passed a barrier.
+  [[nodiscard]] std::byte* memory_of(std::uint32_t thread) const {
+    return c_.private_memory + thread * c_.private_stride;
+  }
   [[nodiscard]] std::byte* base(bool is_private) const { return is_private ? own_ : c_.shared; }
   [[nodiscard]] std::byte* bytes(const TensorRef& t, std::uint32_t row) const {
     return base(t.is_private) + t.offset + t.column_bytes + row * t.stride_bytes;
@@ -86,7 +90,7 @@ class ThreadView {
   std::byte* const own_;  // this thread's private memory
 };
 
-/// rope, kv_write or attend, by the op's split (run_heads.cpp).
+/// rope, kv_write, attend or merge_parts, by the op's split (run_heads.cpp).
 void run_head_op(const ThreadView& view, const CompiledOp& op);
 
 }  // namespace luna::cpu

@@ -1,6 +1,6 @@
 // Teacher-forced logits of a model, for the tests of numerics:
 //   luna_logits --model FILE --backend reference|cpu [--numerics i12] --tokens ids.json
-//               --out logits.f32 [--threads N] [--rows-per-step N]
+//               --out logits.f32 [--threads N] [--rows-per-step N] [--kv bf16|int8]
 // Writes raw FP32 [n_tokens, vocab_size]; the time inside steps goes to stderr.
 #include "core/base/clock.hpp"
 #include "core/model/model_loader.hpp"
@@ -21,7 +21,8 @@ namespace {
 using Options = std::map<std::string, std::string, std::less<>>;
 
 Result<Options> read_options(int argc, char** argv) {
-  Options options = {{"--numerics", ""}, {"--threads", "1"}, {"--rows-per-step", "64"}};
+  Options options = {
+      {"--numerics", ""}, {"--threads", "1"}, {"--rows-per-step", "64"}, {"--kv", "bf16"}};
   for (const char* required : {"--model", "--backend", "--tokens", "--out"})
     options[required] = "";
   for (int i = 1; i < argc; i += 2) {
@@ -69,6 +70,13 @@ Result<std::uint32_t> numerics_of(const Options& options) {
   for (std::uint32_t n = LUNA_NUMERICS_F32; n <= LUNA_NUMERICS_BF16; ++n)
     if (model::numerics_name(n) == name) return n;
   return Error{Code::invalid_argument, "--numerics " + name + ": must be f32, i12, i8 or bf16"};
+}
+
+Result<std::uint32_t> kv_dtype_of(const Options& options) {
+  const std::string& name = options.find("--kv")->second;
+  if (name == "bf16") return LUNA_DTYPE_BF16;
+  if (name == "int8") return LUNA_DTYPE_I8;
+  return Error{Code::invalid_argument, "--kv " + name + ": must be bf16 or int8"};
 }
 
 /// Runs steps of one sequence and waits for each.
@@ -166,6 +174,7 @@ Result<void> run(int argc, char** argv) {
   model.name = "logits";
   model.path = options.find("--model")->second;
   LUNA_TRY(model.numerics, numerics_of(options));
+  LUNA_TRY(model.kv_dtype, kv_dtype_of(options));
   LUNA_TRY(model.limits.n_rows_max, number(options, "--rows-per-step"));
   model.limits.n_seqs_max = 1;
   model.limits.n_out_rows_max = model.limits.n_rows_max;

@@ -15,6 +15,7 @@ struct LlamaShape {
   std::uint32_t ffn = 96;
   std::uint32_t n_candidates = 5;
   std::uint32_t block_tokens = 32;
+  std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t n_rows_max = 64;
   std::uint32_t n_positions_max = 600;
   std::uint32_t rope_style = LUNA_ROPE_INTERLEAVED;
@@ -65,7 +66,7 @@ class TinyLlama {
     limits.n_positions_max = shape_.n_positions_max;
     limits.n_blocks_per_seq_max = table_stride();
     limits.kv = {
-        part.n_layers, shape_.n_kv_heads, shape_.head_dim, LUNA_DTYPE_BF16, shape_.block_tokens, 0};
+        part.n_layers, shape_.n_kv_heads, shape_.head_dim, shape_.kv_dtype, shape_.block_tokens, 0};
     ProgramBuilder b(limits);
     b.kv_copy();
     const ViewId table = b.weight(0, shape_.vocab, shape_.hidden);

@@ -24,6 +24,9 @@ inline constexpr int kTileRows = 3;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
 inline constexpr int kChainRows = 2;
+constexpr int strips_beside(int /*queries*/) {
+  return 1;
+}
 
 LUNA_ISA_INLINE __m256i lane_numbers(int first) {
   return _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
@@ -191,6 +194,11 @@ LUNA_ISA_INLINE I load_bytes(const void* p) {
 LUNA_ISA_INLINE F load_f16(const void* p) {
   const auto* halves = static_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+LUNA_ISA_INLINE I load_halves(const void* p) {
+  const auto* halves = static_cast<const __m128i*>(p);
+  return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
+          _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
 LUNA_ISA_INLINE void store_low_halves(void* p, I x) {
   const __m256i low = _mm256_set1_epi32(0xFFFF);  // packus saturates: only low halves may enter

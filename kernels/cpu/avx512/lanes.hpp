@@ -21,6 +21,11 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileStrips = 2;
 inline constexpr int kDirectStrips = 2;
 inline constexpr int kChainRows = 6;
+// A query costs four accumulators a strip, and each operand of a query is broadcast once for all
+// strips: with one strip the loads would be the limit.
+constexpr int strips_beside(int queries) {
+  return queries <= 3 ? 2 : 1;
+}
 
 LUNA_ISA_INLINE __mmask16 first_lanes(int n) {
   return static_cast<__mmask16>(n >= 16 ? 0xFFFFU : (1U << (n < 0 ? 0 : n)) - 1U);
@@ -170,6 +175,9 @@ LUNA_ISA_INLINE I load_bytes(const void* p) {
 }
 LUNA_ISA_INLINE F load_f16(const void* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+LUNA_ISA_INLINE I load_halves(const void* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
 LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));

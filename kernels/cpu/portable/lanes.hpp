@@ -25,6 +25,10 @@ inline constexpr int kTileRows = 2;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
 inline constexpr int kChainRows = 2;
+/// Strips of 16 positions (or columns of V) that attention takes at once beside `queries` queries.
+constexpr int strips_beside(int /*queries*/) {
+  return 1;
+}
 
 template <class Op>
 LUNA_ISA_INLINE F map(Op op) {
@@ -260,6 +264,12 @@ LUNA_ISA_INLINE F load_f16(const void* p) {
     std::memcpy(&x, &word, sizeof x);
     return x;
   });
+}
+/// 16 halves, widened with zeros.
+LUNA_ISA_INLINE I load_halves(const void* p) {
+  std::uint16_t halves[16];
+  std::memcpy(halves, p, sizeof halves);
+  return map_words([&](int i) { return halves[i]; });
 }
 /// Stores the low halves of the words.
 LUNA_ISA_INLINE void store_low_halves(void* p, I a) {

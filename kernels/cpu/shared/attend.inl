@@ -1,4 +1,4 @@
-// Attention over paged KV. Included like vector_math.inl, after bf16_chain.inl.
+// Attention over paged KV. Included like vector_math.inl, after kv.inl.
 //
 // A query is one head of one row; a tile is up to kQueryRows queries, whatever rows they belong to.
 // Prefill rows, decode rows and slices go through the same code, so they have the same bits.
@@ -10,7 +10,7 @@ struct AttendMemory {
   float* q;           // [kQueryTerms][kQueryRows][head_dim]
   float* scores;      // [kQueryRows][kPartitionTokens]
   float* weights;     // [kProbabilityTerms][kQueryRows][kPartitionTokens]
-  std::byte* v_tail;  // [16][head_dim][2] BF16: a 32-token step with zeros beyond what is written
+  std::byte* v_copy;  // [16][head_dim][2] BF16: a 32-token step with zeros where nobody looks
   float* stack;       // [kStackDepth][kQueryRows][state_floats]
 };
 
@@ -26,7 +26,7 @@ LUNA_ISA_INLINE AttendMemory place_attend_memory(int head_dim, void* scratch) {
   p += kQueryRows * kPartitionTokens;
   m.weights = p;
   p += kProbabilityTerms * kQueryRows * kPartitionTokens;
-  m.v_tail = reinterpret_cast<std::byte*>(p);
+  m.v_copy = reinterpret_cast<std::byte*>(p);
   p += 16 * head_dim;
   m.stack = p;
   return m;
@@ -37,7 +37,6 @@ struct QueryTile {
   const AttendArgs* args;
   std::int64_t first_query;  // row * group_heads + head
   int n_queries;
-  std::int64_t n_written;  // positions below this are in the KV
 
   std::int64_t row(int query) const { return (first_query + query) / args->group_heads; }
   std::int64_t head(int query) const { return (first_query + query) % args->group_heads; }
@@ -46,14 +45,9 @@ struct QueryTile {
     const std::int64_t first = last_seen(query) - args->window;
     return args->window == 0 || first < 0 ? 0 : first;
   }
+  /// The KV comes from memory with the first tile, the others find it in the cache.
+  bool comes_first() const { return first_query == 0; }
 };
-
-/// One KV head of the block that holds a position.
-LUNA_ISA_INLINE std::byte* kv_head_at(const KvView& kv, int kv_head, std::int64_t position) {
-  const std::int64_t block = position / kv.shape.block_tokens - kv.first_block;
-  return kv.base + static_cast<std::size_t>(kv.table[block]) * kv.block_stride_bytes +
-         static_cast<std::size_t>(kv_head) * kv_head_bytes(kv.shape);
-}
 
 /// The rows of Q in BF16 terms.
 void split_queries(const QueryTile& tile, const AttendMemory& memory) {
@@ -71,29 +65,53 @@ void split_queries(const QueryTile& tile, const AttendMemory& memory) {
   }
 }
 
-/// Scores of 16 positions from `position` on, scaled and capped, for all queries of the tile.
-template <int queries>
+LUNA_ISA_INLINE void prefetch_bytes(const std::byte* p, std::size_t n) {
+  for (std::size_t i = 0; i < n; i += 64) {
+    __builtin_prefetch(p + i, 0, 2);
+  }
+}
+
+/// 16 BF16 scales.
+LUNA_ISA_INLINE F load_scales(const std::byte* p) {
+  return as_floats(shift_left<16>(load_halves(p)));
+}
+
+/// Scores of 16 positions a strip from `position` on, scaled and capped, for all queries of the
+/// tile.
+template <int queries, int strips, KvType type>
 void score_tokens(const QueryTile& tile, const AttendMemory& memory, std::int64_t position) {
   const AttendArgs& args = *tile.args;
-  const int head_dim = args.kv.shape.head_dim;
-  const std::int64_t in_block = position % args.kv.shape.block_tokens;
-  const std::byte* k = kv_head_at(args.kv, args.kv_head, position) +
-                       static_cast<std::size_t>(in_block) * static_cast<std::size_t>(head_dim) * 2;
-  F acc[queries];
-  for (int i = 0; i < queries; ++i) {
-    acc[i] = set(0.0F);
+  const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
+  const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
+  if (tile.comes_first()) {  // V of these positions is needed once the partition is scored
+    const std::size_t bytes = head_dim * kv_code_bytes(type);
+    prefetch_bytes(head.v + head.slot * bytes, 16 * strips * bytes);
   }
-  for (int d = 0; d < head_dim; d += kChainStep) {
-    const ChainRows a{memory.q + d, head_dim, std::int64_t{kQueryRows} * head_dim};
-    chain_step<queries, kQueryTerms>(acc, a, k + static_cast<std::size_t>(d) * 32, 64);
-  }
-  float* scores = memory.scores + position % kPartitionTokens;
-  for (int i = 0; i < queries; ++i) {
-    F s = mul(acc[i], set(args.scale));
-    if (args.softcap != 0.0F) {
-      s = softcap_lanes(s, set(args.softcap));
+  F acc[strips][queries];
+  for (int s = 0; s < strips; ++s) {
+    for (int i = 0; i < queries; ++i) {
+      acc[s][i] = set(0.0F);
     }
-    store(scores + i * kPartitionTokens, s);
+  }
+  const std::int64_t q_stride = args.kv.shape.head_dim;
+  for (std::size_t d = 0; d < head_dim; d += kChainStep) {
+    chain_step<strips, queries, kQueryTerms>(
+        acc, {memory.q + d, q_stride, kQueryRows * q_stride}, k_lines<type>(head, head_dim, d));
+  }
+  for (int s = 0; s < strips; ++s) {
+    F scale = set(args.scale);
+    if constexpr (type == KvType::int8) {
+      scale = mul(load_scales(head.k_scales + (head.slot + 16 * static_cast<std::size_t>(s)) * 2),
+                  scale);
+    }
+    float* scores = memory.scores + position % kPartitionTokens + 16 * s;
+    for (int i = 0; i < queries; ++i) {
+      F score = mul(acc[s][i], scale);
+      if (args.softcap != 0.0F) {
+        score = softcap_lanes(score, set(args.softcap));
+      }
+      store(scores + i * kPartitionTokens, score);
+    }
   }
 }
 
@@ -115,10 +133,16 @@ LUNA_ISA_INLINE TokenRange within_partition(std::int64_t first,
                                                   : b)};
 }
 
-/// Softmax of one query over its positions; weights outside `seen` within `all` become exact zeros.
-/// Returns max and sum; sum 0 where it sees nothing.
-LUNA_ISA_INLINE void weigh_tokens(
-    const AttendMemory& memory, int query, TokenRange all, TokenRange seen, float* state) {
+/// Softmax of one query over its positions, times the scales of V where it has any; weights outside
+/// `seen` within `all` become exact zeros. Writes max and sum; sum 0 where it sees nothing.
+template <KvType type>
+LUNA_ISA_INLINE void weigh_tokens(const QueryTile& tile,
+                                  const AttendMemory& memory,
+                                  int query,
+                                  std::int64_t start,
+                                  TokenRange all,
+                                  float* state) {
+  const TokenRange seen = within_partition(tile.first_seen(query), tile.last_seen(query), start);
   const float* scores = memory.scores + query * kPartitionTokens;
   float* weights = memory.weights + query * kPartitionTokens;
   const F absent = set(-__builtin_inff());
@@ -133,6 +157,13 @@ LUNA_ISA_INLINE void weigh_tokens(
         exp_lanes(sub(load(scores + i), set(score_max))), set(0.0F), seen.first - i, seen.last - i);
     sum = add(sum, p);
     F rest = p;
+    if constexpr (type == KvType::int8) {
+      const KvHeadParts head = kv_parts_at<type>(tile.args->kv, tile.args->kv_head, start + i);
+      rest = select_range(mul(p, load_scales(head.v_scales + head.slot * 2)),
+                          set(0.0F),
+                          seen.first - i,
+                          seen.last - i);
+    }
     for (int t = 0; t < kProbabilityTerms; ++t) {
       const F term = round_to_bf16(rest);
       store(weights + t * kQueryRows * kPartitionTokens + i, term);
@@ -143,68 +174,110 @@ LUNA_ISA_INLINE void weigh_tokens(
   state[1] = seen.first < seen.last ? sum_lanes(sum) : 0.0F;
 }
 
-/// V of 32 positions: in place, or a copy with zeros beyond the positions written (0 times what an
-/// unwritten slot holds may be NaN).
-const std::byte* v_step(const QueryTile& tile, const AttendMemory& memory, std::int64_t position) {
-  const AttendArgs& args = *tile.args;
-  const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
-  const auto block_tokens = static_cast<std::size_t>(args.kv.shape.block_tokens);
-  const auto in_block = static_cast<std::size_t>(position) % block_tokens;
-  const std::byte* v =
-      kv_head_at(args.kv, args.kv_head, position) + (block_tokens + in_block) * head_dim * 2;
-  const std::int64_t written = tile.n_written - position;
-  if (written >= 32) {
-    return v;
-  }
-  const I low = set_word(0xFFFF);
+/// A copy of V of 32 positions with zeros where the query does not look: 0 times what a stale slot,
+/// or one of a later row, holds may be NaN.
+const std::byte* v_seen_by(const QueryTile& tile,
+                           int query,
+                           const AttendMemory& memory,
+                           const std::byte* v,
+                           std::int64_t position) {
+  const auto head_dim = static_cast<std::size_t>(tile.args->kv.shape.head_dim);
+  const std::int64_t first = tile.first_seen(query) - position;
+  const std::int64_t last = tile.last_seen(query) - position;
+  const auto is_seen = [=](std::int64_t token) { return token >= first && token < last; };
   for (std::int64_t t = 0; t < 16; ++t) {
+    const std::uint32_t mask =
+        (is_seen(2 * t) ? 0xFFFFU : 0U) | (is_seen(2 * t + 1) ? 0xFFFF0000U : 0U);
+    const I keep = set_word(static_cast<std::int32_t>(mask));
     for (std::size_t d = 0; d < head_dim; d += 16) {
       const std::size_t at = (static_cast<std::size_t>(t) * head_dim + d) * 4;
-      const I pair = load_words(v + at);
-      store_words(memory.v_tail + at,
-                  2 * t + 1 < written ? pair
-                  : 2 * t < written   ? and_words(pair, low)
-                                      : set_word(0));
+      store_words(memory.v_copy + at, and_words(load_words(v + at), keep));
     }
   }
-  return memory.v_tail;
+  return memory.v_copy;
+}
+
+/// Which of a partition's steps of 32 positions this is.
+struct StepPlace {
+  bool is_first;
+  bool is_last;
+};
+
+/// out[query] += sum over 32 positions of weight * V. `weights` and `states` begin with the first
+/// query.
+template <int queries, KvType type>
+LUNA_ISA_INLINE void sum_step(
+    const float* weights, const std::byte* v, int head_dim, StepPlace place, float* states) {
+  constexpr int kStrips = strips_beside(queries);
+  const std::int64_t stride = state_floats(head_dim);
+  const ChainRows a{weights, kPartitionTokens, kQueryRows * kPartitionTokens};
+  for (int d = 0; d < head_dim; d += 16 * kStrips) {
+    F acc[kStrips][queries];
+    for (int s = 0; s < kStrips; ++s) {
+      for (int q = 0; q < queries; ++q) {
+        acc[s][q] = place.is_first ? set(0.0F) : load(states + q * stride + 16 + d + 16 * s);
+      }
+    }
+    chain_step<kStrips, queries, kProbabilityTerms>(
+        acc, a, v_lines<type>(v, static_cast<std::size_t>(head_dim), static_cast<std::size_t>(d)));
+    // Steps left out as wholly masked would add +0, which turns -0 into +0: so does the end.
+    for (int s = 0; s < kStrips; ++s) {
+      for (int q = 0; q < queries; ++q) {
+        store(states + q * stride + 16 + d + 16 * s,
+              place.is_last ? add(acc[s][q], set(0.0F)) : acc[s][q]);
+      }
+    }
+  }
 }
 
 /// out[query] = sum over the positions of weight * V, for all queries of the tile.
-template <int queries>
+template <int queries, KvType type>
 void sum_values(const QueryTile& tile,
                 const AttendMemory& memory,
                 std::int64_t start,
                 TokenRange all,
                 float* states) {
-  const int head_dim = tile.args->kv.shape.head_dim;
-  const std::int64_t state_stride = state_floats(head_dim);
-  const int first = all.first / kChainStep * kChainStep;
-  for (int i = first; i < all.last; i += kChainStep) {
-    const std::byte* v = v_step(tile, memory, start + i);
-    const ChainRows a{memory.weights + i, kPartitionTokens, kQueryRows * kPartitionTokens};
-    for (int d = 0; d < head_dim; d += 16) {
-      F acc[queries];
+  const AttendArgs& args = *tile.args;
+  const int head_dim = args.kv.shape.head_dim;
+  const std::size_t token_bytes = static_cast<std::size_t>(head_dim) * kv_code_bytes(type);
+  const bool is_one_row = tile.row(0) == tile.row(queries - 1);
+  for (int i = all.first; i < all.last; i += kChainStep) {
+    const std::int64_t position = start + i;
+    const StepPlace place{i == all.first, i + kChainStep >= all.last};
+    const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
+    const std::byte* v = head.v + head.slot * token_bytes;
+    const std::int64_t next = position + kPartitionTokens;
+    if (tile.comes_first() && next < tile.last_seen(queries - 1)) {
+      const KvHeadParts ahead = kv_parts_at<type>(args.kv, args.kv_head, next);
+      prefetch_bytes(ahead.k + ahead.slot * token_bytes, kChainStep * token_bytes);
+    }
+    const float* weights = memory.weights + i;
+    const bool all_see_all =
+        position >= tile.first_seen(queries - 1) && position + kChainStep <= tile.last_seen(0);
+    if (type == KvType::int8 || all_see_all) {  // codes are finite
+      sum_step<queries, type>(weights, v, head_dim, place, states);
+    } else if (is_one_row) {
+      v = v_seen_by(tile, 0, memory, v, position);
+      sum_step<queries, type>(weights, v, head_dim, place, states);
+    } else {
       for (int q = 0; q < queries; ++q) {
-        acc[q] = i == first ? set(0.0F) : load(states + q * state_stride + 16 + d);
-      }
-      chain_step<queries, kProbabilityTerms>(
-          acc, a, v + static_cast<std::size_t>(d) * 4, static_cast<std::size_t>(head_dim) * 4);
-      // Steps left out as wholly masked would add +0, which turns -0 into +0: so does the end.
-      const bool is_last = i + kChainStep >= all.last;
-      for (int q = 0; q < queries; ++q) {
-        store(states + q * state_stride + 16 + d, is_last ? add(acc[q], set(0.0F)) : acc[q]);
+        sum_step<1, type>(weights + q * kPartitionTokens,
+                          v_seen_by(tile, q, memory, v, position),
+                          head_dim,
+                          place,
+                          states + q * state_floats(head_dim));
       }
     }
   }
 }
 
 /// The states of one partition for all queries of a tile.
-template <int queries>
+template <int queries, KvType type>
 void attend_partition(const QueryTile& tile,
                       const AttendMemory& memory,
                       std::int64_t partition,
                       float* states) {
+  constexpr int kStrips = strips_beside(queries);
   const std::int64_t start = partition * kPartitionTokens;
   const std::int64_t state_stride = state_floats(tile.args->kv.shape.head_dim);
   const TokenRange seen_by_tile =
@@ -219,12 +292,11 @@ void attend_partition(const QueryTile& tile,
   // Whole chain steps: what lies outside `seen` has weight zero and changes nothing.
   const TokenRange all{seen_by_tile.first / kChainStep * kChainStep,
                        (seen_by_tile.last + kChainStep - 1) / kChainStep * kChainStep};
-  for (int i = all.first; i < all.last; i += 16) {
-    score_tokens<queries>(tile, memory, start + i);
+  for (int i = all.first; i < all.last; i += 16 * kStrips) {
+    score_tokens<queries, kStrips, type>(tile, memory, start + i);
   }
   for (int q = 0; q < queries; ++q) {
-    const TokenRange seen = within_partition(tile.first_seen(q), tile.last_seen(q), start);
-    weigh_tokens(memory, q, all, seen, states + q * state_stride);
+    weigh_tokens<type>(tile, memory, q, start, all, states + q * state_stride);
   }
-  sum_values<queries>(tile, memory, start, all, states);
+  sum_values<queries, type>(tile, memory, start, all, states);
 }

@@ -2,8 +2,8 @@
 // of 32 inputs an FMA chain over the even products and one over the odd ones, both from +0, their
 // sum added to the accumulator. Included like vector_math.inl.
 //
-// The right side lies as [k / 2][16 columns][2] BF16, the left side as FP32 values that are BF16
-// numbers, in one or more terms.
+// The left side lies as FP32 values that are BF16 numbers, in one or more terms; the right side in
+// lines of 16 columns, a pair of inputs after the other.
 
 /// The left side: row r of term t starts at values + t * term_stride + r * row_stride.
 struct ChainRows {
@@ -12,42 +12,68 @@ struct ChainRows {
   std::int64_t term_stride;
 };
 
-/// acc[r] += step sums of 32 inputs, term after term. line_stride: bytes between pairs of inputs.
-template <int rows, int terms>
-LUNA_ISA_INLINE void chain_step(F (&acc)[rows],
-                                const ChainRows& a,
-                                const std::byte* lines,
-                                std::size_t line_stride) {
-  F even[terms][rows];
-  F odd[terms][rows];
+/// The right side as BF16: a line holds a pair of inputs, [16 columns][2].
+struct Bf16Lines {
+  const std::byte* first;
+  std::size_t pair_stride;   // bytes between pairs of inputs
+  std::size_t strip_stride;  // bytes to the next 16 columns
+
+  LUNA_MEMBER_INLINE void load_pair(int pair, int strip, F& even, F& odd) const {
+    const I line = load_words(first + static_cast<std::size_t>(pair) * pair_stride +
+                              static_cast<std::size_t>(strip) * strip_stride);
+    even = as_floats(shift_left<16>(line));
+    odd = as_floats(and_words(line, set_word(static_cast<std::int32_t>(0xFFFF0000U))));
+  }
+};
+
+/// acc[s][r] += step sums of 32 inputs, term after term, for rows of the left side and strips of
+/// the right one.
+template <int strips, int rows, int terms, class Lines>
+LUNA_ISA_INLINE void chain_step(F (&acc)[strips][rows], const ChainRows& a, const Lines& lines) {
+  F even[strips][terms][rows];
+  F odd[strips][terms][rows];
 #pragma GCC unroll 16
-  for (int t = 0; t < terms; ++t) {
+  for (int s = 0; s < strips; ++s) {
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r) {
-      even[t][r] = set(0.0F);
-      odd[t][r] = set(0.0F);
+    for (int t = 0; t < terms; ++t) {
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        even[s][t][r] = set(0.0F);
+        odd[s][t][r] = set(0.0F);
+      }
     }
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 16; ++i) {
-    const I line = load_words(lines + static_cast<std::size_t>(i) * line_stride);
-    const F b_even = as_floats(shift_left<16>(line));
-    const F b_odd = as_floats(and_words(line, set_word(static_cast<std::int32_t>(0xFFFF0000U))));
+    F b_even[strips];
+    F b_odd[strips];
+#pragma GCC unroll 16
+    for (int s = 0; s < strips; ++s) {
+      lines.load_pair(i, s, b_even[s], b_odd[s]);
+    }
 #pragma GCC unroll 16
     for (int t = 0; t < terms; ++t) {
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
         const float* pair = a.values + t * a.term_stride + r * a.row_stride + 2 * i;
-        even[t][r] = fma(set(pair[0]), b_even, even[t][r]);
-        odd[t][r] = fma(set(pair[1]), b_odd, odd[t][r]);
+        const F a_even = set(pair[0]);
+        const F a_odd = set(pair[1]);
+#pragma GCC unroll 16
+        for (int s = 0; s < strips; ++s) {
+          even[s][t][r] = fma(a_even, b_even[s], even[s][t][r]);
+          odd[s][t][r] = fma(a_odd, b_odd[s], odd[s][t][r]);
+        }
       }
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
+  for (int s = 0; s < strips; ++s) {
 #pragma GCC unroll 16
-    for (int t = 0; t < terms; ++t) {
-      acc[r] = add(acc[r], add(even[t][r], odd[t][r]));
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+      for (int t = 0; t < terms; ++t) {
+        acc[s][r] = add(acc[s][r], add(even[s][t][r], odd[s][t][r]));
+      }
     }
   }
 }
@@ -61,16 +87,17 @@ void dense_tile(const LinearArgs& args, std::int64_t row, std::int64_t strip) {
   float* y = args.y + row * args.y_stride + 16 * strip;
   for (std::int64_t first = 0; first < form.k_padded; first += form.form.segment) {
     const std::int64_t last = std::min(first + form.form.segment, form.k_padded);
-    F acc[rows];
+    F acc[1][rows];
     for (int r = 0; r < rows; ++r) {
-      acc[r] = set(0.0F);
+      acc[0][r] = set(0.0F);
     }
     for (std::int64_t k = first; k < last; k += kChainStep) {
       const ChainRows a{x.values + row * x.stride + k, x.stride, 0};
-      chain_step<rows, kDenseTerms>(acc, a, lines + static_cast<std::size_t>(k) * 32, 64);
+      chain_step<1, rows, kDenseTerms>(
+          acc, a, Bf16Lines{lines + static_cast<std::size_t>(k) * 32, 64, 0});
     }
     for (int r = 0; r < rows; ++r) {
-      add_segment(y + r * args.y_stride, acc[r], columns_of(form, strip), first == 0);
+      add_segment(y + r * args.y_stride, acc[0][r], columns_of(form, strip), first == 0);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/shared/linear.inl"
 #include "kernels/cpu/shared/linear_direct.inl"
 #include "kernels/cpu/shared/bf16_chain.inl"
+#include "kernels/cpu/shared/kv.inl"
 #include "kernels/cpu/shared/attend.inl"
 #include "kernels/cpu/shared/merge.inl"
 // clang-format on

@@ -65,7 +65,7 @@ struct TreeStack {
   }
 };
 
-template <int queries>
+template <int queries, KvType type>
 void attend_tile(const QueryTile& tile,
                  const AttendMemory& memory,
                  std::int64_t first_partition,
@@ -73,10 +73,11 @@ void attend_tile(const QueryTile& tile,
                  TreeStack& stack) {
   split_queries(tile, memory);
   for (std::int64_t p = first_partition; p < last_partition; ++p) {
-    attend_partition<queries>(tile, memory, p, stack.top());
+    attend_partition<queries, type>(tile, memory, p, stack.top());
     stack.push({0, static_cast<std::int32_t>(p)});
   }
 }
+template <KvType type>
 LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
                                  const AttendMemory& memory,
                                  std::int64_t first_partition,
@@ -84,13 +85,24 @@ LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
                                  TreeStack& stack) {
   switch (tile.n_queries) {
     case 1:
-      return attend_tile<1>(tile, memory, first_partition, last_partition, stack);
+      return attend_tile<1, type>(tile, memory, first_partition, last_partition, stack);
     case 2:
-      return attend_tile<2>(tile, memory, first_partition, last_partition, stack);
+      return attend_tile<2, type>(tile, memory, first_partition, last_partition, stack);
     case 3:
-      return attend_tile<3>(tile, memory, first_partition, last_partition, stack);
+      return attend_tile<3, type>(tile, memory, first_partition, last_partition, stack);
     default:
-      return attend_tile<4>(tile, memory, first_partition, last_partition, stack);
+      return attend_tile<4, type>(tile, memory, first_partition, last_partition, stack);
+  }
+}
+LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
+                                 const AttendMemory& memory,
+                                 std::int64_t first_partition,
+                                 std::int64_t last_partition,
+                                 TreeStack& stack) {
+  if (tile.args->kv.shape.type == KvType::bf16) {
+    attend_tile<KvType::bf16>(tile, memory, first_partition, last_partition, stack);
+  } else {
+    attend_tile<KvType::int8>(tile, memory, first_partition, last_partition, stack);
   }
 }
 static_assert(kQueryRows == 4);
@@ -113,18 +125,20 @@ LUNA_ISA_INLINE void finish_state(const float* state,
   }
 }
 
+/// Queries of a tile: three where that makes whole rows, so that no tile straddles two of them.
+LUNA_ISA_INLINE std::int64_t tile_queries(const AttendArgs& args) {
+  return args.group_heads % 3 == 0 ? 3 : kQueryRows;
+}
 LUNA_ISA_INLINE QueryTile make_tile(const AttendArgs& args, std::int64_t first_query) {
   const std::int64_t left = args.n_rows * args.group_heads - first_query;
-  return {&args,
-          first_query,
-          static_cast<int>(left < kQueryRows ? left : kQueryRows),
-          args.first_position + args.n_rows};
+  const std::int64_t most = tile_queries(args);
+  return {&args, first_query, static_cast<int>(left < most ? left : most)};
 }
 
 void attend(const AttendArgs& args) {
   const int head_dim = args.kv.shape.head_dim;
   const AttendMemory memory = place_attend_memory(head_dim, args.scratch);
-  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += kQueryRows) {
+  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += tile_queries(args)) {
     const QueryTile tile = make_tile(args, i);
     const std::int64_t first = tile.first_seen(0) / kPartitionTokens;
     const std::int64_t last = (tile.last_seen(tile.n_queries - 1) - 1) / kPartitionTokens + 1;
@@ -148,7 +162,7 @@ void attend_partial(const AttendPartialArgs& args) {
   const auto state = static_cast<std::size_t>(state_floats(head_dim));
   TreeNode nodes[kTreeNodesMax];
   const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
-  for (std::int64_t i = 0; i < n_queries; i += kQueryRows) {
+  for (std::int64_t i = 0; i < n_queries; i += tile_queries(args.attend)) {
     const QueryTile tile = make_tile(args.attend, i);
     for (int n = 0; n < n_nodes; ++n) {
       const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;
@@ -171,28 +185,4 @@ void merge_partials(const MergeArgs& args) {
     stack.push(args.nodes[n]);
   }
   finish_state(stack.finish(), args.head_dim, args.out, args.log_sum_exp);
-}
-
-void kv_write(const KvWriteArgs& args) {
-  const KvShape& shape = args.kv.shape;
-  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
-  const auto in_block =
-      static_cast<std::size_t>(args.position) % static_cast<std::size_t>(shape.block_tokens);
-  for (int h = 0; h < shape.n_kv_heads; ++h) {
-    std::byte* k = kv_head_at(args.kv, h, args.position);
-    std::byte* v = k + static_cast<std::size_t>(shape.block_tokens) * head_dim * 2;
-    k += in_block / 16 * head_dim * 32 + in_block % 16 * 4;
-    v += in_block / 2 * head_dim * 4 + in_block % 2 * 2;
-    for (std::size_t d = 0; d < head_dim; d += 16) {
-      std::uint16_t k_halves[16];
-      std::uint16_t v_halves[16];
-      const std::size_t at = static_cast<std::size_t>(h) * head_dim + d;
-      store_low_halves(k_halves, shift_right<16>(as_words(round_to_bf16(load(args.k + at)))));
-      store_low_halves(v_halves, shift_right<16>(as_words(round_to_bf16(load(args.v + at)))));
-      for (std::size_t i = 0; i < 16; ++i) {
-        std::memcpy(k + (d + i) / 2 * 64 + (d + i) % 2 * 2, &k_halves[i], 2);
-        std::memcpy(v + (d + i) * 4, &v_halves[i], 2);
-      }
-    }
-  }
 }

@@ -25,11 +25,11 @@ TEST(BackendRefusals, UnbuiltNumericsAreRefusedByName) {
 
 TEST(BackendRefusals, UnbuiltKvTypeIsRefusedByName) {
   TestDevice device("cpu");
-  const luna_kv_layout layout = {2, 2, 64, LUNA_DTYPE_I8, 32, 0};
+  const luna_kv_layout layout = {2, 2, 64, LUNA_DTYPE_F16, 32, 0};
   luna_err err = make_err();
   std::uint64_t bytes = 0;
   EXPECT_EQ(device.table().kv_block_bytes(device.raw(), &layout, &bytes, &err), LUNA_UNSUPPORTED);
-  EXPECT_THAT(err.text, HasSubstr("KV of type 'i8' is not built yet; use bf16"));
+  EXPECT_THAT(err.text, HasSubstr("KV of type 'f16' is not built yet; use bf16 or i8"));
 }
 
 TEST(BackendRefusals, OpsThatAreNotBuiltAreNamed) {

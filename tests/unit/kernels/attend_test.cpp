@@ -1,100 +1,11 @@
 // Attention: every set against the contract written out, prefill against decode, whole against
 // sliced, stale memory, windows, and an FP64 reference.
-#include "kernel_support.hpp"
+#include "attend_support.hpp"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 namespace luna::kernels {
 namespace {
-
-float round_to_bf16(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  bits = (bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
-
-/// A sequence with KV in shuffled blocks whose unwritten slots hold NaN.
-struct Sequence {
-  Sequence(const KernelSet& set, KvShape shape_, std::int64_t n, std::uint64_t salt)
-      : shape(shape_),
-        n_tokens(n),
-        row(static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim)),
-        n_blocks(static_cast<std::size_t>((n + shape.block_tokens - 1) / shape.block_tokens)),
-        pool((n_blocks + 1) * stride()) {
-    Random random(salt);
-    k = random.normals(static_cast<std::size_t>(n) * row);
-    v = random.normals(static_cast<std::size_t>(n) * row);
-    for (std::size_t i = 0; i < n_blocks; ++i) {
-      table.push_back(static_cast<std::uint32_t>(n_blocks - i));  // block 0 of the pool stays NaN
-    }
-    for (std::int64_t t = 0; t < n; ++t) {
-      const auto at = static_cast<std::size_t>(t) * row;
-      set.kv_write({view(), t, k.data() + at, v.data() + at});
-    }
-  }
-  std::size_t stride() const { return kv_block_bytes(shape); }
-  KvView view() const { return {shape, pool.get(), stride(), table.data(), 0}; }
-  float k_at(std::int64_t t, int head, int d) const {
-    return round_to_bf16(
-        k[static_cast<std::size_t>(t) * row + static_cast<std::size_t>(head * shape.head_dim + d)]);
-  }
-  float v_at(std::int64_t t, int head, int d) const {
-    return round_to_bf16(
-        v[static_cast<std::size_t>(t) * row + static_cast<std::size_t>(head * shape.head_dim + d)]);
-  }
-
-  KvShape shape;
-  std::int64_t n_tokens;
-  std::size_t row;
-  std::size_t n_blocks;
-  AlignedBytes pool;
-  std::vector<float> k;
-  std::vector<float> v;
-  std::vector<std::uint32_t> table;
-};
-
-struct Setting {
-  std::int64_t window = 0;
-  float softcap = 0.0F;
-};
-
-AttendArgs rows_of(const Sequence& s, const AlignedBytes& scratch, const Setting& setting) {
-  AttendArgs args;
-  args.kv = s.view();
-  args.window = setting.window;
-  args.softcap = setting.softcap;
-  args.scale = 0.125F;
-  args.scratch = scratch.get();
-  return args;
-}
-
-/// Output of rows [first, first + n) for one KV head, taken `chunk` rows a call.
-std::vector<float> attend_rows(const KernelSet& set,
-                               const Sequence& s,
-                               const std::vector<float>& q,  // [n_tokens, heads, head_dim]
-                               int heads,
-                               std::int64_t chunk,
-                               const Setting& setting) {
-  const AlignedBytes scratch(attend_scratch_bytes(s.shape.head_dim));
-  const std::int64_t q_row = std::int64_t{heads} * s.shape.head_dim;
-  std::vector<float> out(q.size());
-  for (std::int64_t t = 0; t < s.n_tokens; t += chunk) {
-    AttendArgs args = rows_of(s, scratch, setting);
-    args.group_heads = heads;
-    args.first_position = t;
-    args.n_rows = std::min(chunk, s.n_tokens - t);
-    args.q = q.data() + t * q_row;
-    args.q_stride = q_row;
-    args.out = out.data() + t * q_row;
-    args.out_stride = q_row;
-    set.attend(args);
-  }
-  return out;
-}
 
 struct State {
   float max = 0.0F;
@@ -158,9 +69,10 @@ State partition_by_contract(const Sequence& s,
     }
     std::vector<float> k;
     for (int d = 0; d < head_dim; ++d) {
-      k.push_back(s.k_at(t, 0, d));
+      k.push_back(s.kept(s.k, t, 0, d).code);
     }
-    scores[static_cast<std::size_t>(i)] = chain(split(q, kQueryTerms), k) * 0.125F;
+    scores[static_cast<std::size_t>(i)] =
+        chain(split(q, kQueryTerms), k) * (s.kept(s.k, t, 0, 0).scale * 0.125F);
     state.max = std::max(state.max, scores[static_cast<std::size_t>(i)]);
   }
   if (state.max == -INFINITY) {
@@ -178,12 +90,16 @@ State partition_by_contract(const Sequence& s,
     }
   }
   state.sum = lanes[0];
+  for (std::size_t i = 0; i < kPartitionTokens; ++i) {
+    const std::int64_t t = partition * kPartitionTokens + static_cast<std::int64_t>(i);
+    p[i] = t < s.n_tokens ? p[i] * s.kept(s.v, t, 0, 0).scale : p[i];
+  }
   const auto terms = split(p, kProbabilityTerms);
   for (int d = 0; d < head_dim; ++d) {
     std::vector<float> v;
     for (std::int64_t i = 0; i < kPartitionTokens; ++i) {
       const std::int64_t t = partition * kPartitionTokens + i;
-      v.push_back(t < s.n_tokens ? s.v_at(t, 0, d) : 0.0F);
+      v.push_back(t < s.n_tokens ? s.kept(s.v, t, 0, d).code : 0.0F);
     }
     state.out.push_back(chain(terms, v));
   }
@@ -216,9 +132,11 @@ State tree_by_contract(const std::vector<State>& leaves, std::size_t first, std:
 
 TEST(Attend, EverySetFollowsTheContractToTheBit) {
   set_thread_float_mode();
-  for (const Setting& setting : {Setting{}, Setting{300, 0.0F}}) {
+  for (const auto& [type, setting] : {std::pair{KvType::bf16, Setting{}},
+                                      {KvType::bf16, Setting{300, 0.0F}},
+                                      {KvType::int8, Setting{300, 0.0F}}}) {
     for (const KernelSet* set : kernel_sets()) {
-      const Sequence s(*set, {1, 64, 32}, 1100, 53);
+      const Sequence s(*set, {1, 64, 32, type}, 1100, 53);
       const auto q = Random(59).normals(1100 * 64);
       const auto out = attend_rows(*set, s, q, 1, 37, setting);
       for (const std::int64_t position : {0, 1, 31, 255, 256, 300, 777, 1099}) {
@@ -241,12 +159,17 @@ TEST(Attend, EverySetFollowsTheContractToTheBit) {
 
 TEST(Attend, APrefillRowEqualsTheDecodedRowAtAnyChunkBorder) {
   set_thread_float_mode();
-  for (const auto& [heads, head_dim] : {std::pair{1, 32}, {3, 64}, {5, 96}, {9, 256}}) {
+  for (const auto& [heads, head_dim, type] : {std::tuple{1, 32, KvType::bf16},
+                                              {3, 64, KvType::bf16},
+                                              {5, 96, KvType::bf16},
+                                              {9, 256, KvType::bf16},
+                                              {2, 96, KvType::int8},
+                                              {3, 64, KvType::int8}}) {
     for (const Setting& setting : {Setting{}, Setting{100, 0.0F}, Setting{0, 20.0F}}) {
       std::vector<float> first;
       const std::int64_t n = head_dim > 96 ? 70 : 290;
       for (const KernelSet* set : kernel_sets()) {
-        const Sequence s(*set, {1, head_dim, 64}, n, 61);
+        const Sequence s(*set, {1, head_dim, 64, type}, n, 61);
         const auto q = Random(67).normals(static_cast<std::size_t>(n * heads * head_dim));
         for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{7}, std::int64_t{64}, n}) {
           const auto out = attend_rows(*set, s, q, heads, chunk, setting);
@@ -262,11 +185,52 @@ TEST(Attend, APrefillRowEqualsTheDecodedRowAtAnyChunkBorder) {
   }
 }
 
+/// Writes a row whose V is not finite at `position`; what reads it is lost, nothing else may be.
+void spoil_value(const KernelSet& set, Sequence& s, std::int64_t position, float value) {
+  const auto at = static_cast<std::size_t>(position) * s.row;
+  std::fill_n(s.v.begin() + static_cast<std::ptrdiff_t>(at), s.row, value);
+  set.kv_write({s.view(), position, s.k.data() + at, s.v.data() + at});
+}
+
+TEST(Attend, WhatARowDoesNotSeeCannotReachIt) {
+  set_thread_float_mode();
+  constexpr std::int64_t kTokens = 80;
+  for (const int heads : {1, 2, 3, 4}) {
+    for (const std::int64_t window : {0, 5, 40}) {
+      for (const auto& [set, type] : sets_and_types()) {
+        const auto q = Random(101).normals(static_cast<std::size_t>(kTokens * heads * 32));
+        const Sequence s(*set, {1, 32, 32, type}, kTokens, 103);
+        const auto clean = attend_rows(*set, s, q, heads, kTokens, {window, 0.0F});
+        for (const std::int64_t spoilt : {0, 13, 31, 32, 47, 79}) {
+          for (const float value : {INFINITY, -INFINITY, NAN}) {
+            Sequence other(*set, {1, 32, 32, type}, kTokens, 103);
+            spoil_value(*set, other, spoilt, value);
+            const auto out = attend_rows(*set, other, q, heads, kTokens, {window, 0.0F});
+            for (std::int64_t row = 0; row < kTokens; ++row) {
+              const bool sees = row >= spoilt && (window == 0 || row < spoilt + window);
+              const auto n = static_cast<std::size_t>(heads * 32);
+              const auto at = static_cast<std::size_t>(row) * n;
+              if (!sees) {
+                ASSERT_EQ(0, std::memcmp(clean.data() + at, out.data() + at, n * 4))
+                    << set->name << " row " << row << " spoilt at " << spoilt << " by " << value
+                    << " heads " << heads << " window " << window;
+              } else {
+                ASSERT_FALSE(std::isfinite(out[at])) << set->name << " row " << row;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Attend, SlicedEqualsWholeAtEveryTreeBorder) {
   set_thread_float_mode();
   const std::int64_t n = 1500;  // partitions 0..5
   for (const KernelSet* set : kernel_sets()) {
-    const Sequence s(*set, {2, 64, 32}, n, 71);
+    const KvType type = set == kernel_sets().front() ? KvType::int8 : KvType::bf16;
+    const Sequence s(*set, {2, 64, 32, type}, n, 71);
     const auto q = Random(73).normals(3 * 64);
     const AlignedBytes scratch(attend_scratch_bytes(64));
     AttendArgs args = rows_of(s, scratch, {});
