@@ -3,6 +3,7 @@
 #include "core/base/assert.hpp"
 #include "core/base/log.hpp"
 #include "core/engine/engine_impl.hpp"
+#include "core/engine/sequence_ends.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -10,11 +11,6 @@
 
 namespace luna::engine {
 namespace {
-
-using pipeline::FinishReason;
-using pipeline::StreamEnd;
-
-constexpr StreamEnd kCancelled{.reason = FinishReason::cancelled};
 
 /// The bounds of the engine's own arrays. Every sequence of the step may want logits.
 model::StepLimits bounded_step(const model::CompiledModel& model, const EngineOptions& options) {
@@ -41,6 +37,14 @@ Result<void> check_model(const model::CompiledModel& model, const model::StepLim
                  "model " + model.name + ": it gives no logits or no candidates"};
   }
   return {};
+}
+
+KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
+  if (!options.prefix_cache) return KvPool(model.n_kv_blocks);
+  return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
+                                    .block_tokens = model.kv_block_tokens,
+                                    .hash_seed = options.prefix_hash_seed,
+                                    .hash = hash_words});
 }
 
 }  // namespace
@@ -82,6 +86,39 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
   const EngineParts parts{model, scheduler, tokenizer, clock, stats, on_published, context};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
+}
+
+Engine::Impl::Impl(const EngineParts& engine_parts,
+                   const RequestLimits& request_limits,
+                   const model::StepLimits& limits_of_a_step,
+                   const EngineOptions& options)
+    : parts(engine_parts),
+      limits(request_limits),
+      step_limits(limits_of_a_step),
+      n_waiting_max(options.n_waiting_max),
+      // A submit and a few cancels of every sequence.
+      inbox(std::size_t{4} * (options.n_waiting_max + step_limits.n_seqs_max)),
+      pool(make_pool(parts.model, options)),
+      prefixes(pool),
+      // Those in the queue and those of a step; more that hold KV are not let in.
+      sequences(
+          options.n_waiting_max + step_limits.n_seqs_max,
+          (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
+      audit(pool.n_blocks()),
+      gate(parts.scheduler,
+           {.n_rows_max = step_limits.n_rows_max,
+            .n_seqs_max = step_limits.n_seqs_max,
+            .kv_block_tokens = limits.kv_block_tokens,
+            .kv_block_bytes = parts.model.kv_block_bytes,
+            .n_devices = static_cast<std::uint32_t>(parts.model.shards.size())},
+           sequences,
+           pool),
+      plan(sequences.n_slots(), step_limits.n_seqs_max),
+      batch(step_limits, limits.kv_block_tokens),
+      runner(parts.model, wake),
+      sampler(limits.vocab_size, parts.model.n_candidates),
+      loads(parts.model.shards.size()) {
+  update_gauges();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -2,6 +2,7 @@
 #include "core/base/assert.hpp"
 #include "core/base/log.hpp"
 #include "core/engine/engine_impl.hpp"
+#include "core/engine/sequence_ends.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -9,9 +10,8 @@
 namespace luna::engine {
 namespace {
 
-using pipeline::FinishReason;
-using pipeline::StreamEnd;
-using telemetry::EndCode;
+using telemetry::bump;
+using telemetry::seconds;
 
 // A policy may err once; one that errs this often in a row will not recover.
 constexpr std::uint32_t kRefusalsMax = 8;
@@ -24,92 +24,7 @@ constexpr std::uint64_t kAuditSteps = 256;
 constexpr std::uint64_t kAuditSteps = 1;
 #endif
 
-constexpr StreamEnd kCancelled{.reason = FinishReason::cancelled};
-constexpr StreamEnd kTooLate{.reason = FinishReason::failed,
-                             .code = Code::timeout,
-                             .error = "the request's deadline passed before it was finished"};
-constexpr StreamEnd kRejected{.reason = FinishReason::failed,
-                              .code = Code::exhausted,
-                              .error = "the scheduler refused the request"};
-constexpr StreamEnd kNoPlan{.reason = FinishReason::failed,
-                            .code = Code::internal,
-                            .error = "the scheduler gave no legal plan, several times in a row"};
-constexpr StreamEnd kDeviceFailed{.reason = FinishReason::failed,
-                                  .code = Code::unavailable,
-                                  .error = "a device failed during the step"};
-constexpr StreamEnd kNotFinite{.reason = FinishReason::failed,
-                               .code = Code::internal,
-                               .error = "the model's output is not a number"};
-constexpr StreamEnd kNothingAllowed{.reason = FinishReason::failed,
-                                    .code = Code::invalid_argument,
-                                    .error = "masks and biases leave no token to draw"};
-
-KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
-  if (!options.prefix_cache) return KvPool(model.n_kv_blocks);
-  return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
-                                    .block_tokens = model.kv_block_tokens,
-                                    .hash_seed = options.prefix_hash_seed,
-                                    .hash = hash_words});
-}
-
-double seconds(Nanoseconds t) {
-  return std::chrono::duration<double>(t).count();
-}
-
-void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-}
-
-EndCode end_code(const StreamEnd& end) {
-  switch (end.reason) {
-    case FinishReason::stop:
-      return EndCode::ok;
-    case FinishReason::length:
-      return EndCode::length;
-    case FinishReason::cancelled:
-      return EndCode::cancelled;
-    case FinishReason::failed:
-      if (end.code == Code::timeout) return EndCode::cancelled;
-      if (end.code == Code::exhausted) return EndCode::rejected;
-      return end.code == Code::invalid_argument ? EndCode::client_error : EndCode::server_error;
-  }
-  return EndCode::server_error;
-}
-
 }  // namespace
-
-Engine::Impl::Impl(const EngineParts& engine_parts,
-                   const RequestLimits& request_limits,
-                   const model::StepLimits& limits_of_a_step,
-                   const EngineOptions& options)
-    : parts(engine_parts),
-      limits(request_limits),
-      step_limits(limits_of_a_step),
-      n_waiting_max(options.n_waiting_max),
-      // A submit and a few cancels of every sequence.
-      inbox(std::size_t{4} * (options.n_waiting_max + step_limits.n_seqs_max)),
-      pool(make_pool(parts.model, options)),
-      prefixes(pool),
-      // Those in the queue and those of a step; more that hold KV are not let in.
-      sequences(
-          options.n_waiting_max + step_limits.n_seqs_max,
-          (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
-      audit(pool.n_blocks()),
-      gate(parts.scheduler,
-           {.n_rows_max = step_limits.n_rows_max,
-            .n_seqs_max = step_limits.n_seqs_max,
-            .kv_block_tokens = limits.kv_block_tokens,
-            .kv_block_bytes = parts.model.kv_block_bytes,
-            .n_devices = static_cast<std::uint32_t>(parts.model.shards.size())},
-           sequences,
-           pool),
-      plan(sequences.n_slots(), step_limits.n_seqs_max),
-      batch(step_limits, limits.kv_block_tokens),
-      runner(parts.model, wake),
-      sampler(limits.vocab_size, parts.model.n_candidates),
-      loads(parts.model.shards.size()) {
-  update_gauges();
-}
 
 bool Engine::Impl::advance() {
   bool worked = drain_inbox();
@@ -317,125 +232,6 @@ void Engine::Impl::fail_step(const StepRunner::Outcome& outcome) {
   if (runner.has_aborted()) parts.stats.is_lost.store(true, std::memory_order_relaxed);
   for (const StepBatch::Entry& entry : batch.entries())
     end_sequence(entry.slot, kDeviceFailed);
-}
-
-void Engine::Impl::produce(const StepBatch::Entry& entry, Nanoseconds now) {
-  const LogitsRow row = output_row(*entry.out_row);
-  LiveRequest& request = *sequences[entry.slot].request;
-  if (std::exchange(request.forked, true) || request.choices.size() == 1) {
-    draw_token(entry.slot, row, now);
-    return;
-  }
-  // All choices draw their first token from the prompt's last row.
-  const std::span<const std::uint32_t> others = sequences.fork(entry.slot, pool);
-  draw_token(entry.slot, row, now);
-  for (const std::uint32_t slot : others)
-    draw_token(slot, row, now);
-}
-
-LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
-  const model::CompiledModel& model = parts.model;
-  const std::uint32_t flags = batch.out_flags(out_row);
-  LogitsRow row;
-  if ((flags & LUNA_OUT_LOGITS) != 0) {
-    const std::size_t n = limits.vocab_size;
-    row.logits = {model.logits + out_row * n, n};
-  }
-  if ((flags & LUNA_OUT_CANDIDATES) != 0) {
-    const std::size_t n = model.n_candidates;
-    row.candidates = {model.candidates + out_row * (n + 1), n};
-    row.log_sum_exp = model.candidates[out_row * (n + 1) + n].logit;
-  }
-  return row;
-}
-
-DrawContext Engine::Impl::draw_context(const Sequence& sequence) {
-  const LiveRequest& request = *sequence.request;
-  return {.params = request.asked->sampling,
-          .prompt = request.asked->prompt,
-          .output = sequence.choice().generated,
-          .allowed = request.allowed_ids,
-          .masked = request.masked_ids(sequence.n_generated()),
-          .choice_idx = sequence.choice_idx};
-}
-
-void Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now) {
-  Sequence& sequence = sequences[slot];
-  const SequenceRequest& asked = *sequence.request->asked;
-  const Draw draw = sampler.draw(row, draw_context(sequence));
-  if (draw.outcome != DrawOutcome::drawn) {
-    const bool not_finite = draw.outcome == DrawOutcome::not_finite;
-    end_sequence(slot, not_finite ? kNotFinite : kNothingAllowed);
-    return;
-  }
-  float logprob = 0.0F;
-  std::span<const pipeline::TokenLogprob> top;
-  if (asked.logprobs.enabled) {
-    logprob = Sampler::logprob(row, draw.token_id);
-    top = sampler.top_logprobs(row, asked.logprobs.n_top);
-  }
-  Choice& choice = sequence.choice();
-  const bool first = choice.generated.empty();
-  const auto reason =
-      choice.accept(draw.token_id, sequence.request->ends_with(draw.token_id), logprob, top);
-  if (!first) {
-    parts.stats.itl_seconds.observe(seconds(now - sequence.last_token_at));
-  } else if (sequence.choice_idx == 0) {
-    parts.stats.ttft_seconds.observe(seconds(now - asked.arrival));
-  }
-  sequence.last_token_at = now;
-  if (reason) {
-    end_sequence(slot, {.reason = *reason});
-  } else {
-    publish(choice);
-  }
-}
-
-void Engine::Impl::publish(Choice& choice) {
-  bump(parts.stats.n_generated_tokens, choice.publish());
-  published = true;
-}
-
-void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
-  LiveRequest& request = *sequences[slot].request;
-  request.end_code = std::max(request.end_code, end_code(end));
-  StreamEnd told = end;
-  told.n_cached = request.n_cached;
-  const auto close = [&](Choice& choice) {
-    choice.finish(told);
-    publish(choice);
-    --request.n_open;
-  };
-  if (request.forked) {
-    close(sequences[slot].choice());
-  } else {
-    // The other choices have no sequence yet: they share the fate of the first.
-    for (Choice& choice : request.choices)
-      close(choice);
-  }
-  if (end.reason != FinishReason::failed) prefixes.keep(sequences[slot]);
-  sequences.remove(slot, pool);
-  if (request.n_open == 0) retire(request);
-}
-
-void Engine::Impl::end_all(const StreamEnd& end) {
-  for (const std::uint32_t slot : sequences.order())
-    end_sequence(slot, end);
-  sequences.drop_removed();
-}
-
-// The request's memory is freed by another thread; nothing may touch it afterwards.
-void Engine::Impl::retire(LiveRequest& request) {
-  const Nanoseconds latency = parts.clock.now() - request.asked->arrival;
-  last_latencies[n_latencies++ % last_latencies.size()] = latency;
-  parts.stats.e2e_seconds.observe(seconds(latency));
-  bump(parts.stats.n_ended[static_cast<std::size_t>(request.end_code)], 1);
-  const auto n_sequences = static_cast<std::uint32_t>(request.choices.size());
-  if (!request.started) n_queued.fetch_sub(n_sequences);
-  n_live.fetch_sub(n_sequences);
-  request.next = finished.load(std::memory_order_relaxed);
-  while (!finished.compare_exchange_weak(
-      request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {}
 }
 
 void Engine::Impl::note_progress(Nanoseconds now) {

@@ -10,6 +10,14 @@
 
 namespace luna::telemetry {
 
+/// Adds to a counter that one thread writes: a load and a store, no locked instruction.
+inline void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+inline double seconds(std::chrono::nanoseconds t) {
+  return std::chrono::duration<double>(t).count();
+}
+
 /// A histogram with fixed upper bounds; one writer, any readers.
 template <std::size_t N>
 class Histogram {
@@ -21,7 +29,7 @@ class Histogram {
     std::size_t i = 0;
     while (i < N && value > bounds_[i])
       ++i;
-    bump(counts_[i], std::uint64_t{1});
+    bump(counts_[i], 1);
     sum_.store(sum_.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
   }
   [[nodiscard]] std::span<const double> bounds() const { return bounds_; }
@@ -32,9 +40,6 @@ class Histogram {
   [[nodiscard]] double sum() const { return sum_.load(std::memory_order_relaxed); }
 
  private:
-  static void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
-    counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-  }
   std::array<double, N> bounds_;
   std::array<std::atomic<std::uint64_t>, N + 1> counts_{};
   std::atomic<double> sum_{0.0};

@@ -1,0 +1,154 @@
+// Tokens out of a step's rows, and the ends of sequences.
+#include "core/engine/engine_impl.hpp"
+#include "core/engine/sequence_ends.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace luna::engine {
+namespace {
+
+using pipeline::FinishReason;
+using pipeline::StreamEnd;
+using telemetry::bump;
+using telemetry::EndCode;
+using telemetry::seconds;
+
+EndCode end_code(const StreamEnd& end) {
+  switch (end.reason) {
+    case FinishReason::stop:
+      return EndCode::ok;
+    case FinishReason::length:
+      return EndCode::length;
+    case FinishReason::cancelled:
+      return EndCode::cancelled;
+    case FinishReason::failed:
+      if (end.code == Code::timeout) return EndCode::cancelled;
+      if (end.code == Code::exhausted) return EndCode::rejected;
+      return end.code == Code::invalid_argument ? EndCode::client_error : EndCode::server_error;
+  }
+  return EndCode::server_error;
+}
+
+}  // namespace
+
+void Engine::Impl::produce(const StepBatch::Entry& entry, Nanoseconds now) {
+  const LogitsRow row = output_row(*entry.out_row);
+  LiveRequest& request = *sequences[entry.slot].request;
+  if (std::exchange(request.forked, true) || request.choices.size() == 1) {
+    draw_token(entry.slot, row, now);
+    return;
+  }
+  // All choices draw their first token from the prompt's last row.
+  const std::span<const std::uint32_t> others = sequences.fork(entry.slot, pool);
+  draw_token(entry.slot, row, now);
+  for (const std::uint32_t slot : others)
+    draw_token(slot, row, now);
+}
+
+LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
+  const model::CompiledModel& model = parts.model;
+  const std::uint32_t flags = batch.out_flags(out_row);
+  LogitsRow row;
+  if ((flags & LUNA_OUT_LOGITS) != 0) {
+    const std::size_t n = limits.vocab_size;
+    row.logits = {model.logits + out_row * n, n};
+  }
+  if ((flags & LUNA_OUT_CANDIDATES) != 0) {
+    const std::size_t n = model.n_candidates;
+    row.candidates = {model.candidates + out_row * (n + 1), n};
+    row.log_sum_exp = model.candidates[out_row * (n + 1) + n].logit;
+  }
+  return row;
+}
+
+DrawContext Engine::Impl::draw_context(const Sequence& sequence) {
+  const LiveRequest& request = *sequence.request;
+  return {.params = request.asked->sampling,
+          .prompt = request.asked->prompt,
+          .output = sequence.choice().generated,
+          .allowed = request.allowed_ids,
+          .masked = request.masked_ids(sequence.n_generated()),
+          .choice_idx = sequence.choice_idx};
+}
+
+void Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now) {
+  Sequence& sequence = sequences[slot];
+  const SequenceRequest& asked = *sequence.request->asked;
+  const Draw draw = sampler.draw(row, draw_context(sequence));
+  if (draw.outcome != DrawOutcome::drawn) {
+    const bool not_finite = draw.outcome == DrawOutcome::not_finite;
+    end_sequence(slot, not_finite ? kNotFinite : kNothingAllowed);
+    return;
+  }
+  float logprob = 0.0F;
+  std::span<const pipeline::TokenLogprob> top;
+  if (asked.logprobs.enabled) {
+    logprob = Sampler::logprob(row, draw.token_id);
+    top = sampler.top_logprobs(row, asked.logprobs.n_top);
+  }
+  Choice& choice = sequence.choice();
+  const bool first = choice.generated.empty();
+  const auto reason =
+      choice.accept(draw.token_id, sequence.request->ends_with(draw.token_id), logprob, top);
+  if (!first) {
+    parts.stats.itl_seconds.observe(seconds(now - sequence.last_token_at));
+  } else if (sequence.choice_idx == 0) {
+    parts.stats.ttft_seconds.observe(seconds(now - asked.arrival));
+  }
+  sequence.last_token_at = now;
+  if (reason) {
+    end_sequence(slot, {.reason = *reason});
+  } else {
+    publish(choice);
+  }
+}
+
+void Engine::Impl::publish(Choice& choice) {
+  bump(parts.stats.n_generated_tokens, choice.publish());
+  published = true;
+}
+
+void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
+  LiveRequest& request = *sequences[slot].request;
+  request.end_code = std::max(request.end_code, end_code(end));
+  StreamEnd told = end;
+  told.n_cached = request.n_cached;
+  const auto close = [&](Choice& choice) {
+    choice.finish(told);
+    publish(choice);
+    --request.n_open;
+  };
+  if (request.forked) {
+    close(sequences[slot].choice());
+  } else {
+    // The other choices have no sequence yet: they share the fate of the first.
+    for (Choice& choice : request.choices)
+      close(choice);
+  }
+  if (end.reason != FinishReason::failed) prefixes.keep(sequences[slot]);
+  sequences.remove(slot, pool);
+  if (request.n_open == 0) retire(request);
+}
+
+void Engine::Impl::end_all(const StreamEnd& end) {
+  for (const std::uint32_t slot : sequences.order())
+    end_sequence(slot, end);
+  sequences.drop_removed();
+}
+
+// The request's memory is freed by another thread; nothing may touch it afterwards.
+void Engine::Impl::retire(LiveRequest& request) {
+  const Nanoseconds latency = parts.clock.now() - request.asked->arrival;
+  last_latencies[n_latencies++ % last_latencies.size()] = latency;
+  parts.stats.e2e_seconds.observe(seconds(latency));
+  bump(parts.stats.n_ended[static_cast<std::size_t>(request.end_code)], 1);
+  const auto n_sequences = static_cast<std::uint32_t>(request.choices.size());
+  if (!request.started) n_queued.fetch_sub(n_sequences);
+  n_live.fetch_sub(n_sequences);
+  request.next = finished.load(std::memory_order_relaxed);
+  while (!finished.compare_exchange_weak(
+      request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {}
+}
+
+}  // namespace luna::engine

@@ -1,0 +1,31 @@
+// How a sequence can end before its own end: what the client is told.
+#pragma once
+
+#include "core/pipeline/token_stream.hpp"
+
+namespace luna::engine {
+
+inline constexpr pipeline::StreamEnd kCancelled{.reason = pipeline::FinishReason::cancelled};
+inline constexpr pipeline::StreamEnd kTooLate{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::timeout,
+    .error = "the request's deadline passed before it was finished"};
+inline constexpr pipeline::StreamEnd kRejected{.reason = pipeline::FinishReason::failed,
+                                               .code = Code::exhausted,
+                                               .error = "the scheduler refused the request"};
+inline constexpr pipeline::StreamEnd kNoPlan{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::internal,
+    .error = "the scheduler gave no legal plan, several times in a row"};
+inline constexpr pipeline::StreamEnd kDeviceFailed{.reason = pipeline::FinishReason::failed,
+                                                   .code = Code::unavailable,
+                                                   .error = "a device failed during the step"};
+inline constexpr pipeline::StreamEnd kNotFinite{.reason = pipeline::FinishReason::failed,
+                                                .code = Code::internal,
+                                                .error = "the model's output is not a number"};
+inline constexpr pipeline::StreamEnd kNothingAllowed{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::invalid_argument,
+    .error = "masks and biases leave no token to draw"};
+
+}  // namespace luna::engine
