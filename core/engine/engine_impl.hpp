@@ -11,6 +11,7 @@
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/step_batch.hpp"
+#include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
 #include "core/engine/step_runner.hpp"
 
@@ -118,7 +119,8 @@ struct Engine::Impl {
   bool step_failure_told = false;
   Nanoseconds step_started{0};
   Nanoseconds step_ended{0};
-  std::vector<DeviceLoad> loads;                 // by device
+  std::vector<DeviceLoad> loads;  // by device
+  StepCostFit cost_fit;
   std::array<Nanoseconds, 10> last_latencies{};  // ring of ended requests
   std::uint64_t n_latencies = 0;
   bool is_shut_down = false;

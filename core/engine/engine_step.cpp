@@ -113,8 +113,10 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   std::sort(latencies.begin(), latencies.begin() + n);
   const Nanoseconds p95 =
       n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
-  const SnapshotTime time{
-      .step = n_steps, .now = now, .latency_ns_p95 = static_cast<std::uint64_t>(p95.count())};
+  const SnapshotTime time{.step = n_steps,
+                          .now = now,
+                          .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
+                          .step_costs = cost_fit.costs()};
   find_prefixes();
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
@@ -206,6 +208,7 @@ void Engine::Impl::finish_step() {
       // After the token was drawn: what gave no number is not kept.
       if (sequences.is_live(entry.slot)) prefixes.keep(sequence);
     }
+    cost_fit.add(batch.load(), parts.clock.now() - step_started);
   }
   batch.clear();
   sequences.drop_removed();

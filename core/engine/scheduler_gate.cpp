@@ -109,6 +109,9 @@ void SchedulerGate::fill_devices(std::span<const DeviceLoad> loads, const Snapsh
     row.busy_ratio = loads[d].busy_ratio;
     row.n_queued = n_queued;
     row.latency_ns_p95 = time.latency_ns_p95;
+    row.step_ns_fixed = static_cast<float>(time.step_costs.fixed_ns);
+    row.step_ns_per_row = static_cast<float>(time.step_costs.per_row_ns);
+    row.step_ns_per_kv_token = static_cast<float>(time.step_costs.per_kv_token_ns);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/engine/sequence.hpp"
+#include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
 #include "core/model/compiled_model.hpp"
 #include "core/plugin/instance.hpp"
@@ -53,6 +54,7 @@ struct SnapshotTime {
   std::uint64_t step = 0;
   Nanoseconds now{0};
   std::uint64_t latency_ns_p95 = 0;  ///< of the last 10 requests; 0: none yet
+  StepCosts step_costs = {};         ///< of the group of devices
 };
 
 /// Calls plan() and checks the answer. [engine], owned by the engine; the instance outlives it.

@@ -29,6 +29,7 @@ void StepBatch::clear() {
   out_rows_.clear();
   out_flags_.clear();
   entries_.clear();
+  load_ = {};
 }
 
 void StepBatch::grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool) {
@@ -62,6 +63,9 @@ void StepBatch::add(const PlannedRun& run,
     positions_.push_back(sequence.n_computed + i);
   }
   const auto n_rows = static_cast<std::uint32_t>(token_ids_.size());
+  const std::uint64_t n = run.n_tokens;
+  load_.n_rows = n_rows;
+  load_.n_kv_tokens += n * sequence.n_computed + n * (n + 1) / 2;
   seq_first_row_.push_back(n_rows);
   Entry entry{.slot = run.slot, .n_tokens = run.n_tokens, .out_row = std::nullopt};
   if (sequence.n_computed + run.n_tokens == sequence.n_tokens()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/engine/sequence.hpp"
+#include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
 #include "core/model/compiled_model.hpp"
 
@@ -39,6 +40,8 @@ class StepBatch {
 
   [[nodiscard]] std::uint32_t out_flags(std::uint32_t out_row) const { return out_flags_[out_row]; }
   [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
+  /// What the step computes, for the fit of its cost.
+  [[nodiscard]] const StepLoad& load() const { return load_; }
   [[nodiscard]] bool is_empty() const { return entries_.empty(); }
 
  private:
@@ -54,6 +57,7 @@ class StepBatch {
   std::vector<std::uint32_t> out_rows_;       // [n_out_rows_max]
   std::vector<std::uint32_t> out_flags_;      // [n_out_rows_max]
   std::vector<Entry> entries_;                // [n_seqs_max]
+  StepLoad load_;
 };
 
 }  // namespace luna::engine

@@ -53,7 +53,10 @@ typedef struct luna_device_row {
   float busy_ratio;            /* share of the last interval inside op programs */
   uint32_t n_queued;           /* requests waiting for this group */
   uint64_t latency_ns_p95;     /* moving, over its last 10 requests; 0: none yet */
-  float step_ns_fixed;         /* fitted cost of a step: fixed + per row + per KV token read */
+  /* Cost of a step of the group, fitted to those that ran, plan to tokens; 0: none has. A step takes
+   * fixed + rows * per_row + KV tokens * per_kv_token. A run of n tokens of a row with n_computed c
+   * has n rows and n * c + n * (n + 1) / 2 KV tokens: of each token those that it attends to. */
+  float step_ns_fixed;
   float step_ns_per_row;
   float step_ns_per_kv_token;
   uint32_t reserved;
