@@ -25,20 +25,29 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
   return counter;
 }
 
-/// A number in [0, 1) with 53 random bits.
-///
+/// Two independent numbers in [0, 1) with 53 random bits each.
+struct UniformPair {
+  double first;
+  double second;
+};
+
 /// seed       the request's seed
 /// sequence   which of the request's n sequences
 /// position   index of the token that is drawn
-constexpr double uniform01(std::uint64_t seed, std::uint32_t sequence, std::uint64_t position) {
+constexpr UniformPair uniform01(std::uint64_t seed,
+                                std::uint32_t sequence,
+                                std::uint64_t position) {
   const auto bits =
       philox4x32({static_cast<std::uint32_t>(position),
                   static_cast<std::uint32_t>(position >> 32),
                   sequence,
                   0},
                  {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  const std::uint64_t mantissa = (std::uint64_t{bits[0]} << 21) ^ (bits[1] >> 11);
-  return static_cast<double>(mantissa) * 0x1.0p-53;
+  const auto number = [](std::uint32_t high, std::uint32_t low) {
+    const std::uint64_t mantissa = (std::uint64_t{high} << 21) ^ (low >> 11);
+    return static_cast<double>(mantissa) * 0x1.0p-53;
+  };
+  return {number(bits[0], bits[1]), number(bits[2], bits[3])};
 }
 
 }  // namespace luna

@@ -1,7 +1,6 @@
 #include "core/engine/sampler.hpp"
 
 #include "core/base/assert.hpp"
-#include "core/base/counter_rng.hpp"
 
 #include <luna/abi/backend.h>
 
@@ -9,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace luna::engine {
 namespace {
@@ -36,6 +36,15 @@ bool has_edits(const DrawContext& context) {
 
 bool has_filters(const SamplingParams& params) {
   return params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F || params.typical_p < 1.0F;
+}
+
+/// Whether a row's candidates usually decide the draw: they stand in falling order, and below
+/// temperature 1 what they leave is even less than the log-sum-exp says.
+bool is_led_by_candidates(const DrawContext& context) {
+  const SamplingParams& params = context.params;
+  if (has_edits(context) || is_greedy(params) || params.temperature > 1.0F || params.top_k > 0)
+    return false;
+  return params.typical_p >= 1.0F || params.top_p < 1.0F || params.min_p > 0.0F;
 }
 
 /// Eight at a time: one chain of comparisons would wait for each.
@@ -93,6 +102,7 @@ bool Sampler::is_served_by_candidates(const DrawContext& context) const {
 std::uint32_t Sampler::output_flags(const DrawContext& context,
                                     const pipeline::LogprobParams& logprobs) const {
   std::uint32_t flags = is_served_by_candidates(context) ? LUNA_OUT_CANDIDATES : LUNA_OUT_LOGITS;
+  if (is_led_by_candidates(context)) flags |= LUNA_OUT_CANDIDATES;
   if (logprobs.enabled) {
     flags |= LUNA_OUT_CANDIDATES;
     if (logprobs.n_top > n_candidates_) flags |= LUNA_OUT_LOGITS;
@@ -102,12 +112,17 @@ std::uint32_t Sampler::output_flags(const DrawContext& context,
 
 Draw Sampler::draw(const LogitsRow& row, const DrawContext& context) {
   survivors_ = {};
-  const double uniform = uniform01(context.params.seed, context.choice_idx, context.output.size());
+  const UniformPair uniform =
+      uniform01(context.params.seed, context.choice_idx, context.output.size());
   if (is_served_by_candidates(context)) {
     if (const DrawOutcome outcome = take_candidates(row); outcome != DrawOutcome::drawn)
       return {.outcome = outcome};
   } else {
     LUNA_ASSERT(row.logits.size() == vocab_size_);
+    const bool is_led = is_led_by_candidates(context);
+    if (is_led) {
+      if (const auto draw = draw_from_head(row, context.params, uniform)) return *draw;
+    }
     if (!is_drawable(row.logits)) return {.outcome = DrawOutcome::not_finite};
     std::span<const float> logits = row.logits;
     if (has_edits(context)) {
@@ -116,14 +131,82 @@ Draw Sampler::draw(const LogitsRow& row, const DrawContext& context) {
       logits = edited_;
     }
     const bool all = context.allowed.empty();
-    if (all && !has_filters(context.params) && !is_greedy(context.params))
-      return draw_from_all(logits, context.params.temperature, uniform);
+    if (all && !has_filters(context.params) && !is_greedy(context.params)) {
+      return is_led ? draw_around_head(row, context.params, uniform)
+                    : draw_from_all(logits, context.params.temperature, uniform.first);
+    }
     list(logits, context.allowed);
     if (survivors_.empty()) return {.outcome = DrawOutcome::nothing_allowed};
   }
   narrow(context.params);
   if (survivors_.size() == 1) return {.token_id = survivors_[0].token_id};
-  return {.token_id = survivors_[pick(survivors_.size(), uniform)].token_id};
+  return {.token_id = survivors_[pick(survivors_.size(), uniform.first)].token_id};
+}
+
+// The weight of all that are not candidates is at most this; survivors_ and weights_ are those of
+// the candidates. What weighs w at temperature 1 weighs w^(1/t) = w * w^(1/t - 1) at t <= 1, and
+// beyond the candidates w is at most the last one's.
+double Sampler::rest_bound(float log_sum_exp, float temperature) const {
+  const double largest = largest_;
+  const double all = std::exp(log_sum_exp - largest);
+  double candidates = 0.0;
+  for (const Candidate& candidate : survivors_)
+    candidates += std::exp(candidate.logit - largest);
+  // The log-sum-exp is a float: a few units of its last place, as a share of the sum.
+  const double slack = (std::abs(double{log_sum_exp}) + 32.0) * 0x1p-21;
+  const double rest = std::max(all - candidates, 0.0) + slack * all;
+  const double last = std::exp(survivors_.back().logit - largest);
+  return rest * std::pow(last, 1.0 / double{temperature} - 1.0) + slack * total_;
+}
+
+// A draw that is the same whatever the tokens beyond the candidates weigh, if there is one. Without
+// filters the first number decides between the candidates and the rest, the second among them.
+std::optional<Draw> Sampler::draw_from_head(const LogitsRow& row,
+                                            const SamplingParams& params,
+                                            const UniformPair& uniform) {
+  constexpr double kRounding = 1e-6;  // of weights that should be in order, and of their sums
+  if (const DrawOutcome outcome = take_candidates(row); outcome != DrawOutcome::drawn)
+    return Draw{.outcome = outcome};
+  weigh(params.temperature);
+  const std::span<const float> weights = std::span(weights_).first(survivors_.size());
+  const double most = total_ + rest_bound(row.log_sum_exp, params.temperature);
+  if (!has_filters(params)) {
+    if (!(uniform.first * most < total_)) return std::nullopt;
+    const TokenId id = survivors_[pick(survivors_.size(), uniform.second)].token_id;
+    survivors_ = {};  // all might have come
+    return Draw{.token_id = id};
+  }
+  if (params.top_p < 1.0F) {
+    const std::size_t n = head_by_top_p(weights, params.top_p, most);
+    const double least = total_ * (1.0 - kRounding);
+    if (n == weights.size() || n != head_by_top_p(weights, params.top_p, least))
+      return std::nullopt;
+  } else if (weights.back() >= (1.0 - kRounding) * params.min_p * weights[0]) {
+    return std::nullopt;  // some beyond the candidates may be as likely
+  }
+  narrow_sorted(params);
+  return Draw{.token_id = survivors_[pick(survivors_.size(), uniform.first)].token_id};
+}
+
+// The draw without filters where the candidates did not decide it: the rest is weighed too.
+Draw Sampler::draw_around_head(const LogitsRow& row,
+                               const SamplingParams& params,
+                               const UniformPair& uniform) {
+  (void)take_candidates(row);
+  weigh(params.temperature);
+  const std::span<Candidate> head = std::exchange(survivors_, {});
+  const double head_total = total_;
+  for (std::size_t i = 0; i < vocab_size_; ++i)
+    weights_[i] = exp_of_negative((row.logits[i] - largest_) * factor_);
+  for (const Candidate& candidate : head)
+    weights_[candidate.token_id] = 0.0F;
+  double rest = 0.0;
+  for (std::size_t first = 0; first < vocab_size_; first += kChunk)
+    rest += sum_of(std::span(weights_).subspan(first, std::min(kChunk, vocab_size_ - first)));
+  if (rest > 0.0 && uniform.first * (head_total + rest) >= head_total)
+    return {.token_id = static_cast<TokenId>(pick(vocab_size_, uniform.second))};
+  weigh_list(head);
+  return {.token_id = head[pick(head.size(), uniform.second)].token_id};
 }
 
 DrawOutcome Sampler::take_candidates(const LogitsRow& row) {
@@ -208,6 +291,10 @@ void Sampler::narrow(const SamplingParams& params) {
   weigh(params.temperature);
   if (!has_filters(params)) return;
   if (params.top_k == 0) narrow_unsorted(params);
+  narrow_sorted(params);
+}
+
+void Sampler::narrow_sorted(const SamplingParams& params) {
   const auto weights = [this] { return std::span(weights_).first(survivors_.size()); };
   if (params.top_p < 1.0F)
     survivors_ = survivors_.first(head_by_top_p(weights(), params.top_p, total_));
@@ -228,7 +315,7 @@ void Sampler::narrow_unsorted(const SamplingParams& params) {
     narrow_by_weight(params.min_p);
   }
   sort_head(survivors_.size());
-  weigh_again();
+  weigh_list(survivors_);
 }
 
 void Sampler::narrow_by_weight(float least) {
@@ -242,17 +329,17 @@ void Sampler::narrow_by_weight(float least) {
 void Sampler::weigh(float temperature) {
   largest_ = largest_of(survivors_.size(), [this](std::size_t i) { return survivors_[i].logit; });
   factor_ = 1.0F / temperature;  // at most 1 / kGreedyBelow
-  weigh_again();
+  weigh_list(survivors_);
   total_ = sum_of(std::span(weights_).first(survivors_.size()));
 }
 
-// The weights, after the list was sorted or thinned out.
-void Sampler::weigh_again() {
+// The weights of a list by the last weighing's largest logit and temperature.
+void Sampler::weigh_list(std::span<const Candidate> list) {
   const float largest = largest_;
   const float factor = factor_;
   float* const weights = weights_.data();
-  const Candidate* const entries = survivors_.data();
-  const std::size_t n = survivors_.size();
+  const Candidate* const entries = list.data();
+  const std::size_t n = list.size();
   for (std::size_t i = 0; i < n; ++i)
     weights[i] = exp_of_negative((entries[i].logit - largest) * factor);
 }

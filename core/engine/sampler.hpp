@@ -1,11 +1,13 @@
 // One logits row to one token.
 #pragma once
 
+#include "core/base/counter_rng.hpp"
 #include "core/engine/logit_filters.hpp"
 #include "core/model/compiled_model.hpp"
 #include "core/pipeline/request.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,6 +46,10 @@ struct Draw {
 /// The draw is a function of the row, the context and (seed, choice, number of the token) alone:
 /// candidates or full row, alone or in a batch, the token is the same.
 ///
+/// Most draws never look at the whole row: its candidates hold nearly all of the probability, and
+/// what they leave is bounded by the row's log-sum-exp. Only where that bound leaves open what the
+/// draw is, the row is read.
+///
 /// Allocates at construction only. [engine], owned by the engine.
 class Sampler {
  public:
@@ -66,6 +72,13 @@ class Sampler {
 
  private:
   [[nodiscard]] bool is_served_by_candidates(const DrawContext& context) const;
+  [[nodiscard]] std::optional<Draw> draw_from_head(const LogitsRow& row,
+                                                   const pipeline::SamplingParams& params,
+                                                   const UniformPair& uniform);
+  [[nodiscard]] Draw draw_around_head(const LogitsRow& row,
+                                      const pipeline::SamplingParams& params,
+                                      const UniformPair& uniform);
+  [[nodiscard]] double rest_bound(float log_sum_exp, float temperature) const;
   [[nodiscard]] DrawOutcome take_candidates(const LogitsRow& row);
   void list(std::span<const float> logits, std::span<const pipeline::TokenId> allowed);
   [[nodiscard]] Draw draw_from_all(std::span<const float> logits,
@@ -74,8 +87,9 @@ class Sampler {
   [[nodiscard]] std::size_t pick(std::size_t n, double uniform);
   void edit(std::span<float> logits, const DrawContext& context);
   void narrow(const pipeline::SamplingParams& params);
+  void narrow_sorted(const pipeline::SamplingParams& params);
   void weigh(float temperature);
-  void weigh_again();
+  void weigh_list(std::span<const model::Candidate> list);
   std::size_t sort_head(std::size_t n);
   void narrow_by_weight(float least);
   void narrow_unsorted(const pipeline::SamplingParams& params);

@@ -206,6 +206,86 @@ TEST(Sampler, CandidatesAndFullRowGiveTheSameToken) {
   }
 }
 
+/// A row like a model's: few tokens hold most of the probability.
+std::vector<float> peaked_row(std::mt19937& random, std::size_t n) {
+  std::vector<float> logits = random_row(random, n);
+  for (std::size_t i = 0; i < 12; ++i)
+    logits[random() % n] = 9.0F + static_cast<float>(random() % 800) * 0.01F;
+  return logits;
+}
+
+TEST(Sampler, CandidatesDecideAsTheFullRowWouldWhereverTheyDecide) {
+  std::mt19937 random(test::test_seed());
+  constexpr std::uint32_t kVocab = 1500;
+  Sampler sampler(kVocab, 64);
+  int n_decided = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const Row row(peaked_row(random, kVocab), 64);
+    SamplingParams params;
+    params.temperature = 0.3F + static_cast<float>(i % 8) * 0.1F;
+    params.top_p = i % 2 == 0 ? 0.3F + static_cast<float>(random() % 700) * 0.001F : 1.0F;
+    params.min_p = i % 2 == 1 || i % 3 == 0 ? 0.001F + static_cast<float>(i % 9) * 0.02F : 0.0F;
+    if (i % 5 == 0) params.typical_p = 0.8F;
+    params.seed = random();
+    const DrawContext context = context_of(params);
+    ASSERT_EQ(sampler.output_flags(context, {}), LUNA_OUT_CANDIDATES | LUNA_OUT_LOGITS);
+    const Draw led = sampler.draw(row.by_flags(LUNA_OUT_CANDIDATES | LUNA_OUT_LOGITS), context);
+    // Empty masks are none; a bias of nothing is an edit, so that the whole row is looked at.
+    params.logit_bias = {{0, 0.0F}};
+    const Draw whole = sampler.draw(row.by_flags(LUNA_OUT_LOGITS), context);
+    EXPECT_EQ(led.token_id, whole.token_id) << "row " << i;
+    n_decided += sampler.survivors().size() < 64 ? 1 : 0;
+  }
+  EXPECT_GT(n_decided, 500);
+}
+
+TEST(Sampler, DrawsOfRowsWithCandidatesFollowTheProbabilities) {
+  std::mt19937 random(test::test_seed());
+  constexpr std::uint32_t kVocab = 40;
+  std::vector<float> logits = random_row(random, kVocab);
+  for (float& logit : logits)
+    logit *= 0.4F;  // the four candidates leave much to the others
+  const Row row(logits, 4);
+  Sampler sampler(kVocab, 4);
+  constexpr int kDraws = 40'000;
+  for (const float temperature : {0.5F, 1.0F}) {
+    std::vector<float> scaled = logits;
+    for (float& logit : scaled)
+      logit /= temperature;
+    std::vector<float> probabilities(kVocab);
+    softmax(scaled, probabilities);
+    SamplingParams params;
+    params.temperature = temperature;
+    std::vector<int> counts(kVocab);
+    for (int i = 0; i < kDraws; ++i) {
+      params.seed = static_cast<std::uint64_t>(i);
+      ++counts[sampler.draw(row.by_flags(3), context_of(params)).token_id];
+    }
+    for (TokenId id = 0; id < kVocab; ++id) {
+      const double mean = kDraws * double{probabilities[id]};
+      EXPECT_NEAR(counts[id], mean, 5.0 * std::sqrt(mean) + 3.0) << temperature << " " << id;
+    }
+  }
+}
+
+TEST(Sampler, ARestThatIsBoundedAwayChangesNoDraw) {
+  std::mt19937 random(test::test_seed());
+  constexpr std::uint32_t kVocab = 2000;
+  Sampler sampler(kVocab, 64);
+  for (int i = 0; i < 1000; ++i) {
+    const Row row(peaked_row(random, kVocab), 64);
+    SamplingParams params;
+    params.temperature = 0.2F + static_cast<float>(i % 9) * 0.1F;
+    params.seed = random();
+    const DrawContext context = context_of(params);
+    const Draw decided = sampler.draw(row.by_flags(3), context);
+    // A log-sum-exp that promises a large rest: the row has to be read.
+    LogitsRow vague = row.by_flags(3);
+    vague.log_sum_exp += 20.0F;
+    EXPECT_EQ(sampler.draw(vague, context).token_id, decided.token_id) << "row " << i;
+  }
+}
+
 TEST(Sampler, TopPTakesTheLeastHeadOfAnyRow) {
   std::mt19937 random(test::test_seed());
   constexpr std::uint32_t kVocab = 5000;
@@ -217,7 +297,7 @@ TEST(Sampler, TopPTakesTheLeastHeadOfAnyRow) {
     SamplingParams params;
     params.top_p = p;
     const Row row(logits, 1);
-    (void)sampler.draw(row.by_flags(LUNA_OUT_LOGITS), context_of(params));
+    (void)sampler.draw(row.by_flags(3), context_of(params));
     std::vector<float> probabilities(kVocab);
     softmax(logits, probabilities);
     std::sort(probabilities.begin(), probabilities.end(), std::greater<>());
@@ -237,7 +317,7 @@ TEST(Sampler, DrawsFollowTheProbabilities) {
   constexpr int kDraws = 20'000;
   for (int i = 0; i < kDraws; ++i) {
     params.seed = static_cast<std::uint64_t>(i);
-    ++counts[sampler.draw(row.by_flags(LUNA_OUT_LOGITS), context_of(params)).token_id];
+    ++counts[sampler.draw(row.by_flags(3), context_of(params)).token_id];
   }
   EXPECT_NEAR(counts[0], kDraws * 0.1, 150);  // about 3.5 standard deviations
   EXPECT_NEAR(counts[1], kDraws * 0.2, 200);
