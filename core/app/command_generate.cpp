@@ -14,6 +14,7 @@
 #include <boost/json/serialize.hpp>
 
 #include <chrono>
+#include <fstream>
 #include <istream>
 #include <memory>
 #include <ostream>
@@ -88,6 +89,14 @@ const char* finish_word(pipeline::FinishReason reason) {
   return "failed";
 }
 
+Result<void> write_trace(const App& app, const std::filesystem::path& path) {
+  std::ofstream file(path);
+  file << app.metrics().render_steps(telemetry::StepTrace::kRecords);
+  file.close();
+  if (file.fail()) return Error{Code::io, "--trace " + path.string() + ": it cannot be written"};
+  return {};
+}
+
 Result<int> generate(const GenerateOptions& options, const CommandStreams& streams) {
   LUNA_TRY(std::string prompt, read_prompt(options, streams));
   LUNA_TRY(auto app, start(options.common));
@@ -122,6 +131,7 @@ Result<int> generate(const GenerateOptions& options, const CommandStreams& strea
   }
   streams.out << '\n';
   app->drain(kDrain);
+  if (!options.trace.empty()) LUNA_TRY(write_trace(*app, options.trace));
   return outcome.finish == pipeline::FinishReason::cancelled ? kExitFailed : kExitFine;
 }
 

@@ -28,9 +28,10 @@ struct PromptOptions {
 
 struct GenerateOptions {
   PromptOptions common;
-  std::string prompt;  ///< "-" or empty: standard input
-  bool raw = false;    ///< the prompt as it is, without the chat template
-  bool json = false;   ///< one JSON object with text, finish reason and counts
+  std::string prompt;           ///< "-" or empty: standard input
+  bool raw = false;             ///< the prompt as it is, without the chat template
+  bool json = false;            ///< one JSON object with text, finish reason and counts
+  std::filesystem::path trace;  ///< where the steps' times go, a line of JSON each; empty: nowhere
 };
 
 /// Prints the answer to one prompt as it comes.

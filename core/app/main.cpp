@@ -125,6 +125,8 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
   generate->add_flag("--raw", line.generate.raw, "the prompt as it is, without the chat template");
   generate->add_flag(
       "--json", line.generate.json, "one JSON object with text, finish reason and counts");
+  generate->add_option(
+      "--trace", line.generate.trace, "file for the times of the steps, a line of JSON each");
   add_prompt_options(*generate, line.generate.common);
 
   CLI::App* chat =

@@ -63,10 +63,12 @@ struct Engine::Impl {
   void start_prompt(Sequence& sequence, Nanoseconds now);
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
-  void start_step(Nanoseconds now);
+  void start_step(Nanoseconds now, Nanoseconds planned);
   void fail_step(const StepRunner::Outcome& outcome);
   void measure_step(Nanoseconds now);
+  void record_step(Nanoseconds sampled);
   void note_progress(Nanoseconds now);
+  void wake_readers();
   void update_gauges();
 
   // ---- tokens
@@ -117,8 +119,11 @@ struct Engine::Impl {
   std::uint32_t n_refused = 0;  // plans in a row
   std::array<bool, kPlanFaults> fault_told{};
   bool step_failure_told = false;
-  Nanoseconds step_started{0};
-  Nanoseconds step_ended{0};
+  telemetry::StepRecord record;  // of the step under way
+  Nanoseconds step_started{0};   // its plan
+  Nanoseconds step_submitted{0};
+  Nanoseconds step_ended{0};      // the last on all devices
+  Nanoseconds step_sampled{0};    // the last with its tokens
   std::vector<DeviceLoad> loads;  // by device
   StepCostFit cost_fit;
   std::array<Nanoseconds, 10> last_latencies{};  // ring of ended requests

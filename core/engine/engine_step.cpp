@@ -45,7 +45,7 @@ bool Engine::Impl::advance() {
     worked = true;
   }
   update_gauges();
-  if (std::exchange(published, false)) parts.on_published(parts.context);
+  if (std::exchange(published, false)) wake_readers();
   return worked;
 }
 
@@ -120,7 +120,8 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   find_prefixes();
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
-  parts.stats.plan_seconds.observe(seconds(parts.clock.now() - now));
+  const Nanoseconds planned = parts.clock.now();
+  parts.stats.plan_seconds.observe(seconds(planned - now));
   if (fault != PlanFault::none) {
     refuse_plan(fault);
     return;
@@ -133,7 +134,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
     bump(parts.stats.n_preempted, 1);
   }
   sequences.drop_removed();
-  start_step(now);
+  start_step(now, planned);
   // A plan that only made room is followed by another one at once.
   plan_due = plan.runs.empty() && !plan.wake_at;
   if (n_steps % kAuditSteps == 0 && !audit.run(pool, sequences).empty())
@@ -168,7 +169,7 @@ void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
   parts.stats.queue_seconds.observe(seconds(now - request.asked->arrival));
 }
 
-void Engine::Impl::start_step(Nanoseconds now) {
+void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
   batch.clear();
   // All prefixes are held before a block is allocated, which may take one from the cache.
   for (const PlannedRun& run : plan.runs) {
@@ -189,7 +190,19 @@ void Engine::Impl::start_step(Nanoseconds now) {
   step_started = now;
   ++n_steps;
   bump(parts.stats.n_steps, 1);
+  const Nanoseconds prepared = parts.clock.now();
   runner.submit(batch.step());
+  step_submitted = parts.clock.now();
+  const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
+  record = {.step = n_steps,
+            .started_ns = ns(now),
+            .plan_ns = ns(planned - now),
+            .prepare_ns = ns(prepared - planned),
+            .submit_ns = ns(step_submitted - prepared),
+            .n_rows = batch.load().n_rows,
+            .n_seqs = batch.entries().size(),
+            .n_out_rows = batch.n_out_rows(),
+            .n_kv_tokens = batch.load().n_kv_tokens};
   parts.stats.n_submit_calls.store(runner.n_submits(), std::memory_order_relaxed);
 }
 
@@ -208,7 +221,7 @@ void Engine::Impl::finish_step() {
       // After the token was drawn: what gave no number is not kept.
       if (sequences.is_live(entry.slot)) prefixes.keep(sequence);
     }
-    cost_fit.add(batch.load(), parts.clock.now() - step_started);
+    record_step(parts.clock.now());
   }
   batch.clear();
   sequences.drop_removed();
@@ -223,6 +236,18 @@ void Engine::Impl::measure_step(Nanoseconds now) {
     loads[d].busy_ratio = elapsed > 0.0F ? std::min(busy / elapsed, 1.0F) : 0.0F;
   }
   step_ended = now;
+}
+
+void Engine::Impl::record_step(Nanoseconds sampled) {
+  const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
+  for (std::size_t d = 0; d < loads.size(); ++d)
+    record.busy_ns = std::max(record.busy_ns, runner.busy_ns(d));
+  record.devices_ns = ns(step_ended - step_submitted);
+  record.sample_ns = ns(sampled - step_ended);
+  record.total_ns = ns(sampled - step_started);
+  record.since_last_ns = ns(sampled - std::exchange(step_sampled, sampled));
+  parts.stats.steps.append(record);
+  cost_fit.add(batch.load(), sampled - step_started);
 }
 
 // What the step wrote cannot be told: its sequences end, the others go on.
@@ -240,6 +265,13 @@ void Engine::Impl::fail_step(const StepRunner::Outcome& outcome) {
 void Engine::Impl::note_progress(Nanoseconds now) {
   parts.stats.last_progress_ns.store(static_cast<std::uint64_t>(now.count()),
                                      std::memory_order_relaxed);
+}
+
+void Engine::Impl::wake_readers() {
+  const Nanoseconds start = parts.clock.now();
+  parts.on_published(parts.context);
+  if (runner.is_busy())  // they run beside the step that has just begun
+    record.publish_ns = static_cast<std::uint64_t>((parts.clock.now() - start).count());
 }
 
 void Engine::Impl::update_gauges() {

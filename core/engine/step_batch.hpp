@@ -42,6 +42,7 @@ class StepBatch {
   [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
   /// What the step computes, for the fit of its cost.
   [[nodiscard]] const StepLoad& load() const { return load_; }
+  [[nodiscard]] std::size_t n_out_rows() const { return out_rows_.size(); }
   [[nodiscard]] bool is_empty() const { return entries_.empty(); }
 
  private:

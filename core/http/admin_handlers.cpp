@@ -12,6 +12,9 @@ namespace {
 
 namespace json = boost::json;
 
+// Some seconds of a small model, and a page that one can still read.
+constexpr std::size_t kStepsShown = 512;
+
 json::object model_object(const Service& service, const std::string& name) {
   json::object object;
   object["id"] = name;
@@ -75,6 +78,13 @@ Reply metrics_reply(const Service& service) {
   Reply reply;
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   reply.body = service.metrics.render();
+  return reply;
+}
+
+Reply steps_reply(const Service& service) {
+  Reply reply;
+  reply.content_type = "application/jsonl; charset=utf-8";
+  reply.body = service.metrics.render_steps(kStepsShown);
   return reply;
 }
 

@@ -16,5 +16,7 @@ Reply models_reply(const Service& service);
 /// /v1/models/{id}
 Reply model_reply(const Service& service, std::string_view id);
 Reply metrics_reply(const Service& service);
+/// The last steps of every model, a line of JSON each: where their time went.
+Reply steps_reply(const Service& service);
 
 }  // namespace luna::http

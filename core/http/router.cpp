@@ -16,7 +16,7 @@ namespace {
 namespace asio = boost::asio;
 namespace bhttp = boost::beast::http;
 
-enum class Handler { chat, completion, models, model, live, ready, metrics };
+enum class Handler { chat, completion, models, model, live, ready, metrics, steps };
 
 struct Route {
   std::string_view path;
@@ -33,6 +33,7 @@ constexpr Route kRoutes[] = {
     {"/health/ready", Handler::ready, "GET, HEAD", true},
     {"/health/live", Handler::live, "GET, HEAD", true},
     {"/metrics", Handler::metrics, "GET, HEAD", false},
+    {"/admin/steps", Handler::steps, "GET, HEAD", false},
 };
 constexpr Route kModelRoute = {"/v1/models/", Handler::model, "GET, HEAD", false};
 
@@ -121,6 +122,8 @@ Reply simple_reply(Handler handler, const Service& service, std::string_view pat
       return ready_reply(service);
     case Handler::metrics:
       return metrics_reply(service);
+    case Handler::steps:
+      return steps_reply(service);
     case Handler::chat:
     case Handler::completion:
       break;

@@ -2,6 +2,8 @@
 // scrapes; nothing here costs a step a lock or an allocation.
 #pragma once
 
+#include "core/telemetry/step_trace.hpp"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -80,6 +82,7 @@ struct EngineStats {
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};
   Counter last_progress_ns{0};       ///< engine clock when it last planned or ended a step
+  StepTrace steps;                   ///< where the time of the last ones went
   std::atomic<bool> is_lost{false};  ///< its devices can never finish a step again
   Histogram<kRequestSeconds.size()> ttft_seconds{kRequestSeconds};
   Histogram<kRequestSeconds.size()> queue_seconds{kRequestSeconds};

@@ -171,4 +171,12 @@ std::string MetricsPage::render() const {
   return std::move(out).str();
 }
 
+std::string MetricsPage::render_steps(std::size_t n) const {
+  std::string text;
+  for (const Source& model : models_)
+    for (const StepRecord& record : model.stats->steps.last(n))
+      text.append(to_json(record, model.name)).push_back('\n');
+  return text;
+}
+
 }  // namespace luna::telemetry

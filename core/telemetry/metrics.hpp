@@ -4,6 +4,7 @@
 #include "core/telemetry/engine_stats.hpp"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ class MetricsPage {
 
   /// The page in text format 0.0.4.
   [[nodiscard]] std::string render() const;
+
+  /// The last n steps at most of every model, oldest first: a line of JSON each.
+  [[nodiscard]] std::string render_steps(std::size_t n) const;
 
  private:
   struct Source {
