@@ -1,64 +1,173 @@
-// First come, first served, decode first: the policy that others are measured against.
+// First come, first served, decode first, within a target for the gaps between tokens.
 #pragma once
 
+#include "plugins/scheduler_static/decode_turns.hpp"
+#include "plugins/scheduler_static/prefill_share.hpp"
+#include "plugins/scheduler_static/queue_limit.hpp"
+#include "plugins/scheduler_static/row_order.hpp"
+#include "plugins/scheduler_static/tenant_accounts.hpp"
+
 #include <luna/scheduler.hpp>
+#include <luna/step_cost.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 
 namespace luna::scheduler_static {
 
-/// Rows of higher priority first, among them the older first. In each step: one token for every
-/// decoding row, then prompts that were begun, then new ones while their prompt and one block fit.
-/// A decoding row that needs a block takes it from the newest row of the lowest priority. A new row
-/// waits until all before it have been let in, so none is passed over for ever. [step]
+/// The policy's settings; plugin.cpp declares them. A zero switches a rule off.
+struct StaticOptions {
+  std::int64_t target_itl_ms = 0;
+  std::int64_t ageing_ms = 0;
+  std::int64_t max_queue_ms = 0;
+  bool fair_tenants = false;
+  bool adaptive_batch = false;
+
+  static StaticOptions of(const Settings& settings) {
+    return {settings.integer("target_itl_ms"),
+            settings.integer("ageing_ms"),
+            settings.integer("max_queue_ms"),
+            settings.flag("fair_tenants"),
+            settings.flag("adaptive_batch")};
+  }
+};
+
+/// A step: the tokens of every decoding row (DecodeTurns may make long ones wait a few steps), then
+/// prompts in the order of the queue (RowOrder), as much of them as keeps the step within
+/// target_itl_ms (PrefillShare). A decoding row that needs a block takes it from the most junior
+/// row that has some of its own. [step]
 class StaticPolicy final : public Scheduler {
  public:
+  explicit StaticPolicy(const StaticOptions& options)
+      : options_(options),
+        order_(options.ageing_ms * kNsPerMs),
+        limit_(static_cast<double>(options.max_queue_ms) * kNsPerMs) {}
+  explicit StaticPolicy(const Settings& settings) : StaticPolicy(StaticOptions::of(settings)) {}
+
   void plan(const Snapshot& rows, Plan& out) override {
-    auto& order = out.order();
-    const auto goes_first = [&](std::uint32_t a, std::uint32_t b) {
-      if (rows[a]->priority != rows[b]->priority) return rows[a]->priority > rows[b]->priority;
-      return a < b;  // rows stand in order of arrival, so the sort is stable without a buffer
-    };
-    std::sort(order.begin(), order.end(), goes_first);
+    // One group of devices holds the model.
+    const StepCost cost = rows.n_devices() > 0 ? StepCost::of(rows.device(0)) : StepCost{};
+    accounts_.begin(rows);
+    limit_.begin(rows->now_ns);
+    QueueLimit::reject_late(rows, cost, out);
+    order_.sort(rows, cost, options_.fair_tenants ? &accounts_ : nullptr, out);
+    turns_.choose(rows, options_.adaptive_batch ? cost : StepCost{}, out);
 
     std::uint32_t n_held = 0;  // rows that hold KV
-    for (const std::uint32_t i : order)
+    for (const std::uint32_t i : out.order())
       if (!rows[i].is_waiting()) ++n_held;
-    const std::uint32_t n_preempted = run_decoding(rows, out);
-    for (const std::uint32_t i : order)
-      if (rows[i].is_prefilling()) out.take(i);
+    const Decoded decoded = run_decoding(rows, cost, out);
+    PrefillShare::Budget budget = budget_of(decoded, cost, out);
     // A row let in now would be the next to be pre-empted.
-    if (n_preempted == 0) admit(rows, out, n_held);
+    if (decoded.n_preempted == 0)
+      budget.n_seats = rows->n_seqs_max - std::min(n_held, rows->n_seqs_max);
+    share_.run(rows, order_.queue(), budget, accounts_, out);
+    limit_.settle(rows, order_.queue(), cost, out);
   }
 
  private:
-  // Returns how many rows gave their blocks up.
-  static std::uint32_t run_decoding(const Snapshot& rows, Plan& out) {
-    const auto& order = out.order();
+  static constexpr std::int64_t kNsPerMs = 1'000'000;
+  // The fit is a mean and steps scatter round it; so far below the target, half of the steps and
+  // more are within it.
+  static constexpr double kHeadroom = 0.9;
+  // Prompts get a fifth of the time however long the decoding rows take: with less, a full engine
+  // would hardly let anybody in, and its users would wait for the first token instead of the next.
+  static constexpr double kPrefillOverDecode = 0.25;
+
+  struct Decoded {
+    double ns = 0.0;  // of a step with the decoding rows alone
+    std::uint32_t n_rows = 0;
     std::uint32_t n_preempted = 0;
-    std::size_t end = order.size();  // rows from here on hold nothing any more
-    for (std::size_t k = 0; k < end; ++k) {
-      if (!rows[order[k]].is_decoding()) continue;
-      while (out.n_rows_left() > 0 && out.n_tokens_left() > 0 && !out.take(order[k])) {
-        // The last of the order that still holds blocks gives them up. When only older rows are
-        // left, row k keeps its own and waits for them.
-        --end;
-        if (end <= k) break;
-        if (out.preempt(order[end])) ++n_preempted;
-      }
-    }
-    return n_preempted;
+  };
+  // What decoding rows may verify beside their next tokens.
+  struct DraftBudget {
+    std::uint32_t n_tokens = 0;
+    double ns = 0.0;
+  };
+
+  [[nodiscard]] bool has_target(const StepCost& cost) const {
+    return options_.target_itl_ms > 0 && cost.is_known();
+  }
+  [[nodiscard]] double target_ns() const {
+    return kHeadroom * static_cast<double>(options_.target_itl_ms * kNsPerMs);
   }
 
-  static void admit(const Snapshot& rows, Plan& out, std::uint32_t n_held) {
-    for (const std::uint32_t i : out.order()) {
-      if (!rows[i].is_waiting()) continue;
-      if (n_held >= rows->n_seqs_max || !out.take(i)) return;
-      ++n_held;
+  Decoded run_decoding(const Snapshot& rows, const StepCost& cost, Plan& out) {
+    const auto& order = out.order();
+    Decoded decoded{.ns = cost.fixed_ns};
+    DraftBudget drafts = draft_budget(rows, cost, out);
+    std::size_t end = order.size();  // rows from here on give way in this step
+    for (std::size_t k = 0; k < end; ++k) {
+      const std::uint32_t i = order[k];
+      const Row row = rows[i];
+      if (!row.is_decoding() || !turns_.runs(i)) continue;
+      const std::uint32_t n_before = out.n_tokens_left();
+      const std::uint32_t n_most = 1 + n_drafts(row, cost, drafts);
+      while (out.n_rows_left() > 0 && out.n_tokens_left() > 0 && !out.take(i, n_most)) {
+        // The most junior row that has blocks of its own gives them up; one that shares all it
+        // holds would be computed again for nothing. When only senior rows are left, row k keeps
+        // its own and waits for them.
+        --end;
+        if (end <= k) break;
+        const bool helps = rows[order[end]]->n_kv_blocks_freed > 0;
+        if (helps && out.preempt(order[end])) ++decoded.n_preempted;
+      }
+      const std::uint32_t n = n_before - out.n_tokens_left();
+      if (n == 0) continue;
+      drafts.n_tokens -= n - 1;
+      drafts.ns -= cost.chunk_ns(row, n) - cost.chunk_ns(row, 1);
+      decoded.ns += cost.chunk_ns(row, n);
+      ++decoded.n_rows;
+      accounts_.charge(row, n);
     }
+    return decoded;
   }
+
+  // Drafts are guesses: they get what is certain to be left over.
+  [[nodiscard]] DraftBudget draft_budget(const Snapshot& rows,
+                                         const StepCost& cost,
+                                         const Plan& out) const {
+    if (!order_.queue().empty()) return {};
+    double ns = cost.fixed_ns;
+    std::uint32_t n_tokens = 0;
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
+      if (!rows[i].is_decoding() || !turns_.runs(i)) continue;
+      ns += cost.chunk_ns(rows[i], 1);
+      ++n_tokens;
+    }
+    return {out.n_tokens_left() - std::min(n_tokens, out.n_tokens_left()), target_ns() - ns};
+  }
+  [[nodiscard]] std::uint32_t n_drafts(Row row,
+                                       const StepCost& cost,
+                                       const DraftBudget& left) const {
+    const std::uint32_t n = std::min(row->n_draft, left.n_tokens);
+    return has_target(cost) ? cost.n_tokens_within(left.ns, row->n_computed + 1, n) : n;
+  }
+
+  // What the step may spend on prompts.
+  [[nodiscard]] PrefillShare::Budget budget_of(const Decoded& decoded,
+                                               const StepCost& cost,
+                                               const Plan& out) const {
+    PrefillShare::Budget budget;
+    budget.shares = options_.adaptive_batch;
+    const double n_tokens = out.n_tokens_left();
+    if (decoded.n_rows == 0 || !has_target(cost)) {
+      budget.cost = StepCost::of_tokens();
+      budget.left = n_tokens;
+      return budget;
+    }
+    const double floor = kPrefillOverDecode * std::max(target_ns(), decoded.ns);
+    budget.cost = cost;
+    budget.left = std::min(std::max(target_ns() - decoded.ns, floor), n_tokens * cost.row_ns);
+    return budget;
+  }
+
+  const StaticOptions options_;
+  TenantAccounts accounts_;
+  RowOrder order_;
+  DecodeTurns turns_;
+  PrefillShare share_;
+  QueueLimit limit_;
 };
 
 }  // namespace luna::scheduler_static

@@ -137,6 +137,8 @@ class Plan {
   [[nodiscard]] bool is_planned(std::uint32_t i) const { return planned_[i] != 0; }
   [[nodiscard]] std::uint32_t n_tokens_left() const { return n_tokens_left_; }
   [[nodiscard]] std::uint32_t n_rows_left() const { return n_rows_left_; }
+  /// Rows that no snapshot exceeds: what a policy's own tables need room for.
+  [[nodiscard]] std::uint32_t n_reqs_max() const { return raw_->n_actions_max; }
 
   /// The books of a new step. Called by the base class.
   void begin(const luna_snapshot* raw_snapshot, luna_plan* raw) {
@@ -147,6 +149,8 @@ class Plan {
     short_of_blocks_ = false;
     n_shared_taken_ = 0;
     n_given_back_ = 0;
+    order_.reserve(n_reqs_max());
+    planned_.reserve(n_reqs_max());
     n_tokens_left_ = raw_snapshot->n_rows_max;
     n_rows_left_ = raw_snapshot->n_seqs_max;
     order_.resize(raw_snapshot->n_reqs);

@@ -1,0 +1,71 @@
+// Refuses requests that would wait too long, before their clients have waited.
+#pragma once
+
+#include <luna/drain_rate.hpp>
+#include <luna/step_cost.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+namespace luna::scheduler_static {
+
+/// Ends waiting rows that never ran and have waited, or by the queue before them will wait, more
+/// than max_queue_ms; and rows whose prompt cannot be computed before their deadline. [step], owned
+/// by the policy.
+class QueueLimit {
+ public:
+  explicit QueueLimit(double max_queue_ns) : max_queue_ns_(max_queue_ns) {}
+
+  void begin(std::uint64_t now_ns) { drain_.begin(now_ns); }
+
+  /// Rejects what is too late already. Before the rows are ordered.
+  static void reject_late(const Snapshot& rows, const StepCost& cost, Plan& out) {
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
+      const Row row = rows[i];
+      if (row->deadline_ns == 0 || row.is_decoding()) continue;
+      const double alone = cost.fixed_ns + cost.chunk_ns(row, row.n_wanted());
+      const double left = static_cast<double>(row->deadline_ns) - static_cast<double>(rows->now_ns);
+      if (kSurely * alone > left) out.reject(i, LUNA_REASON_DEADLINE);
+    }
+  }
+
+  /// After the step was divided: who was let in, and who waits on or has waited enough.
+  void settle(const Snapshot& rows,
+              std::span<const std::uint32_t> queue,
+              const StepCost& cost,
+              Plan& out) {
+    for (const std::uint32_t i : queue)
+      if (rows[i].is_waiting() && out.is_planned(i)) drain_.let_in(rows[i].n_wanted());
+    double n_before = 0.0;   // tokens of rows that wait
+    double ns_before = 0.0;  // of all prompts, computed without a pause
+    bool is_backlogged = false;
+    for (const std::uint32_t i : queue) {
+      const Row row = rows[i];
+      if (row.is_waiting() && !out.is_planned(i)) {
+        const double wait_ns = std::max(drain_.wait_ns(n_before), ns_before);
+        if (is_too_long(row, wait_ns) && out.reject(i, LUNA_REASON_QUEUE_LONG)) continue;
+        n_before += row.n_wanted();
+        is_backlogged = true;
+      }
+      ns_before += cost.chunk_ns(row, row.n_wanted());
+    }
+    drain_.end(is_backlogged);
+  }
+
+ private:
+  // Fitted costs can be a little too high, and a wrong refusal is worse than some work in vain.
+  static constexpr double kSurely = 0.8;
+
+  [[nodiscard]] bool is_too_long(Row row, double wait_ns) const {
+    // Who ran before has waited for it already.
+    const bool is_new = row->n_preempted == 0 && row->n_generated == 0;
+    const double waited_ns = row.waited_ms() * 1e6;
+    return max_queue_ns_ > 0.0 && is_new && waited_ns + wait_ns > max_queue_ns_;
+  }
+
+  const double max_queue_ns_;
+  DrainRate drain_;  // of tokens of prompts
+};
+
+}  // namespace luna::scheduler_static
