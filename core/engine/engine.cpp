@@ -186,6 +186,10 @@ void Engine::reclaim() {
   impl_->reclaim();
 }
 
+Nanoseconds Engine::queue_wait() const {
+  return impl_->queue.wait();
+}
+
 bool Engine::advance() {
   return impl_->advance();
 }

@@ -88,6 +88,9 @@ class Engine {
   /// Errors  invalid_argument (the value and what is allowed), exhausted (queue full), unavailable
   ///         (stopped)
   Result<void> submit(std::unique_ptr<SequenceRequest> request);
+  /// How long the requests that wait now will take to be let in, by how fast the queue drained
+  /// lately; 0: none waits, or nothing was measured yet. [any]
+  [[nodiscard]] Nanoseconds queue_wait() const;
   /// Ends the request at the next step border; its KV is free then. Unknown ids are passed over:
   /// the request has ended. [any]
   void cancel(std::uint64_t id);

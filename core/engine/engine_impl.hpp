@@ -7,6 +7,7 @@
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/live_request.hpp"
 #include "core/engine/prefix_reuse.hpp"
+#include "core/engine/queue_gauge.hpp"
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
@@ -108,6 +109,7 @@ struct Engine::Impl {
   SequenceTable sequences;
   KvAudit audit;
   SchedulerGate gate;
+  QueueGauge queue;
   StepPlan plan;
   StepBatch batch;
   StepRunner runner;

@@ -38,6 +38,7 @@ bool Engine::Impl::advance() {
   plan_due |= worked || (plan.wake_at && *plan.wake_at <= now);
   if (sequences.order().empty()) {
     plan.clear();  // a wish to be woken has no object any more
+    queue.end(sequences);
   } else if (std::exchange(plan_due, false)) {
     note_progress(now);
     update_gauges();  // a policy that never answers is seen to hold up work
@@ -127,14 +128,16 @@ void Engine::Impl::plan_step(Nanoseconds now) {
     return;
   }
   n_refused = 0;
-  for (const std::uint32_t slot : plan.rejected)
-    end_sequence(slot, kRejected);
+  queue.begin(now);
+  for (const PlannedReject& rejected : plan.rejected)
+    end_sequence(rejected.slot, rejection(rejected.reason));
   for (const std::uint32_t slot : plan.preempted) {
     sequences.preempt(slot, pool);
     bump(parts.stats.n_preempted, 1);
   }
   sequences.drop_removed();
   start_step(now, planned);
+  queue.end(sequences);
   // A plan that only made room is followed by another one at once.
   plan_due = plan.runs.empty() && !plan.wake_at;
   if (n_steps % kAuditSteps == 0 && !audit.run(pool, sequences).empty())
@@ -166,6 +169,7 @@ void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
   if (std::exchange(request.started, true)) return;
   bump(n_cached > 0 ? parts.stats.n_prefix_hits : parts.stats.n_prefix_misses, 1);
   n_queued.fetch_sub(static_cast<std::uint32_t>(request.choices.size()));
+  queue.let_in(sequence.n_prefill);
   parts.stats.queue_seconds.observe(seconds(now - request.asked->arrival));
 }
 

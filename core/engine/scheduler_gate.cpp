@@ -195,7 +195,7 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
   taken_[action.row] = 1;
   if (action.verb == LUNA_VERB_RUN) return check_run(action, plan);
   if (action.verb == LUNA_VERB_REJECT) {
-    plan.rejected.push_back(slot);
+    plan.rejected.push_back({slot, action.reason});
     return PlanFault::none;
   }
   if (sequences_[slot].phase == Phase::waiting) return PlanFault::wrong_state;
@@ -240,8 +240,8 @@ void SchedulerGate::lend(std::uint32_t slot) {
 PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
   std::fill(changes_.begin(), changes_.end(), 0);
   n_blocks_left_ = pool_.n_available();
-  for (const std::uint32_t slot : plan.rejected)
-    withdraw(slot);
+  for (const PlannedReject& rejected : plan.rejected)
+    withdraw(rejected.slot);
   for (const std::uint32_t slot : plan.preempted)
     withdraw(slot);
   // All of them before the first block is given away, as the step does.

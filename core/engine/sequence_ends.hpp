@@ -3,6 +3,10 @@
 
 #include "core/pipeline/token_stream.hpp"
 
+#include <luna/abi/scheduler.h>
+
+#include <cstdint>
+
 namespace luna::engine {
 
 inline constexpr pipeline::StreamEnd kCancelled{.reason = pipeline::FinishReason::cancelled};
@@ -10,6 +14,14 @@ inline constexpr pipeline::StreamEnd kTooLate{
     .reason = pipeline::FinishReason::failed,
     .code = Code::timeout,
     .error = "the request's deadline passed before it was finished"};
+inline constexpr pipeline::StreamEnd kHopeless{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::timeout,
+    .error = "the request cannot be answered before its deadline"};
+inline constexpr pipeline::StreamEnd kQueueTooLong{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::exhausted,
+    .error = "the request would wait longer than the scheduler allows"};
 inline constexpr pipeline::StreamEnd kRejected{.reason = pipeline::FinishReason::failed,
                                                .code = Code::exhausted,
                                                .error = "the scheduler refused the request"};
@@ -27,5 +39,17 @@ inline constexpr pipeline::StreamEnd kNothingAllowed{
     .reason = pipeline::FinishReason::failed,
     .code = Code::invalid_argument,
     .error = "masks and biases leave no token to draw"};
+
+/// What a client is told when the policy rejects its request.
+constexpr pipeline::StreamEnd rejection(std::uint16_t reason) {
+  switch (reason) {
+    case LUNA_REASON_DEADLINE:
+      return kHopeless;
+    case LUNA_REASON_QUEUE_LONG:
+      return kQueueTooLong;
+    default:
+      return kRejected;
+  }
+}
 
 }  // namespace luna::engine

@@ -15,6 +15,12 @@ struct PlannedRun {
   std::uint32_t n_tokens;  ///< to compute, from its first token without KV
 };
 
+/// A sequence that ends with an error.
+struct PlannedReject {
+  std::uint32_t slot;
+  std::uint16_t reason;  ///< LUNA_REASON_*, or the policy's own
+};
+
 /// A value, reused; carried out as rejected, pre-empted, then runs in order.
 struct StepPlan {
   explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {
@@ -29,7 +35,7 @@ struct StepPlan {
     wake_at.reset();
   }
 
-  std::vector<std::uint32_t> rejected;   // slots
+  std::vector<PlannedReject> rejected;
   std::vector<std::uint32_t> preempted;  // slots
   std::vector<PlannedRun> runs;
   std::optional<Nanoseconds> wake_at;  ///< plan again then

@@ -42,8 +42,14 @@ std::int64_t unix_seconds() {
       .count();
 }
 
+/// The answer to a request that failed. Who is to come again is told when.
+Reply failure(const Error& error, Exchange& exchange, const std::string& model) {
+  return error_reply(to_api_error(error, exchange.service().pipeline.queue_wait(model)));
+}
+
 /// One body on its way through the pipeline.
 struct Running {
+  std::string model;
   std::shared_ptr<OutputChannel> channel;
   std::vector<std::unique_ptr<pipeline::RunningRequest>> requests;  // destroyed: cancelled
   std::vector<std::string> echoes;                                  // by prompt; empty without echo
@@ -118,7 +124,7 @@ asio::awaitable<void> stream_answer(Exchange& exchange,
     co_return;
   }
   if (pending.empty() && channel.has_ended() && channel.error()) {
-    Reply refusal = error_reply(to_api_error(*channel.error()));
+    Reply refusal = failure(*channel.error(), exchange, running.model);
     const bool sent = co_await exchange.send(std::move(refusal));
     if (!sent) exchange.close_after();
     co_return;
@@ -184,7 +190,7 @@ asio::awaitable<void> whole_answer(Exchange& exchange,
   }
   Reply reply;
   if (channel.error()) {
-    reply = error_reply(to_api_error(*channel.error()));
+    reply = failure(*channel.error(), exchange, running.model);
   } else {
     reply.body = response.whole(choices, channel.usage());
   }
@@ -232,39 +238,19 @@ OpenaiResponse make_response(const ParsedBody& body, Exchange& exchange, const s
   return OpenaiResponse(std::move(options));
 }
 
-/// Counts a completion while it is answered. One that is refused takes no place, however slowly its
-/// client reads the refusal.
-class Admission {
- public:
-  explicit Admission(Service& service) : service_(service) {
-    admitted_ = service_.stats.n_requests.fetch_add(1) < service_.options.n_requests_max;
-    if (!admitted_) service_.stats.n_requests.fetch_sub(1);
-  }
-  ~Admission() {
-    if (admitted_) service_.stats.n_requests.fetch_sub(1);
-  }
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
-  [[nodiscard]] bool admitted() const { return admitted_; }
-
- private:
-  Service& service_;
-  bool admitted_;
-};
-
 }  // namespace
 
 asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
   Service& service = exchange.service();
-  const Admission admission(service);
-  if (!admission.admitted()) {
-    Reply refusal = error_reply(to_api_error(
-        Error{Code::exhausted, "the server answers as many requests as it takes at a time"}));
+  const std::string default_model = service.pipeline.model_names().front();
+  // One that is refused takes no place, however slowly its client reads the refusal.
+  const Result<Places::Place> place = service.places->take(exchange.tenant());
+  if (!place) {
+    Reply refusal = failure(place.error(), exchange, default_model);
     const bool sent = co_await exchange.send(std::move(refusal));
     if (!sent) exchange.close_after();
     co_return;
   }
-  const std::string default_model = service.pipeline.model_names().front();
   auto parsed = parse_body(endpoint, exchange.request().body(), default_model);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     Reply refusal = error_reply(*error);
@@ -281,12 +267,13 @@ asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
   }
   auto executor = co_await asio::this_coro::executor;
   Running running;
+  running.model = body.requests.front().model;
   running.channel =
       std::make_shared<OutputChannel>(executor, static_cast<std::uint32_t>(body.requests.size()));
   const Result<void> started = start_all(body, exchange, id, running);
   if (!started) {
     running.requests.clear();  // those that had started are of no use any more
-    Reply refusal = error_reply(to_api_error(started.error()));
+    Reply refusal = failure(started.error(), exchange, running.model);
     const bool sent = co_await exchange.send(std::move(refusal));
     if (!sent) exchange.close_after();
     co_return;

@@ -3,6 +3,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace luna::http {
@@ -10,9 +11,9 @@ namespace {
 
 namespace json = boost::json;
 
-// A client that waits this long finds a step or two done; longer waits come with the queue's
-// length.
-constexpr std::chrono::seconds kRetryAfter{1};
+// Retry-After counts in seconds; a client that waits longer than a minute finds another server.
+constexpr std::chrono::seconds kRetryAfterMin{1};
+constexpr std::chrono::seconds kRetryAfterMax{60};
 
 struct Row {
   Code code;
@@ -60,12 +61,15 @@ ApiError unsupported_parameter(std::string param, std::string message) {
   return invalid_request(std::move(param), std::move(message), "unsupported_parameter");
 }
 
-ApiError to_api_error(const Error& error) {
+ApiError to_api_error(const Error& error, std::chrono::nanoseconds queue_wait) {
   for (const Row& row : kRows) {
     if (row.code != error.code()) continue;
     ApiError answer{row.status, row.type, row.api_code, "", error.message(), {}};
     if (!error.reason().empty()) answer.code = error.reason();
-    if (row.retry) answer.retry_after = kRetryAfter;
+    if (row.retry) {
+      answer.retry_after = std::clamp(
+          std::chrono::ceil<std::chrono::seconds>(queue_wait), kRetryAfterMin, kRetryAfterMax);
+    }
     return answer;
   }
   return {500, "server_error", "server_error", "", error.message(), {}};

@@ -23,7 +23,8 @@ struct ApiError {
 ApiError invalid_request(std::string param, std::string message, std::string code = {});
 /// A field that is understood but not built yet.
 ApiError unsupported_parameter(std::string param, std::string message);
-ApiError to_api_error(const Error& error);
+/// queue_wait   what the queue takes to drain: when to come again, for errors that pass
+ApiError to_api_error(const Error& error, std::chrono::nanoseconds queue_wait = {});
 
 /// {"error": {"message", "type", "param", "code"}}
 std::string error_body(const ApiError& error);

@@ -22,6 +22,10 @@ class KeyRing {
   static Result<KeyRing> open(const std::filesystem::path& path);
 
   [[nodiscard]] bool empty() const { return digests_.empty(); }
+  /// Keys, which are the tenants 1..n.
+  [[nodiscard]] std::uint32_t n_tenants() const {
+    return static_cast<std::uint32_t>(digests_.size());
+  }
 
   /// The tenant (1 + position of the key) behind the value of `Authorization` or `X-Api-Key`.
   [[nodiscard]] std::optional<std::uint32_t> tenant_of(std::string_view authorization,

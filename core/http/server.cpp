@@ -172,6 +172,8 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, bool 
 }
 
 void Server::start(Service service) {
+  service.places = std::make_unique<Places>(
+      service.stats.n_requests, service.options.n_requests_max, service.keys.n_tenants());
   impl_->service.emplace(std::move(service));
   asio::co_spawn(impl_->threads.front()->context, impl_->accept_loop(), [](std::exception_ptr) {});
   for (auto& io : impl_->threads)

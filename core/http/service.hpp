@@ -2,11 +2,13 @@
 #pragma once
 
 #include "core/http/key_ring.hpp"
+#include "core/http/places.hpp"
 #include "core/http/server_options.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/telemetry/health.hpp"
 #include "core/telemetry/metrics.hpp"
 
+#include <memory>
 #include <string>
 
 namespace luna::http {
@@ -21,6 +23,7 @@ struct Service {
   void* is_alive_context = nullptr;
   KeyRing keys;
   ServerOptions options;
+  std::unique_ptr<Places> places = nullptr;  ///< made by the server, from options and keys
 };
 
 }  // namespace luna::http

@@ -23,6 +23,9 @@ class EngineRunner final : public SequenceRunner {
     return engine_.submit(std::move(request));
   }
   void cancel(std::uint64_t id) override { engine_.cancel(id); }
+  [[nodiscard]] std::chrono::nanoseconds queue_wait() const override {
+    return engine_.queue_wait();
+  }
 
  private:
   engine::Engine& engine_;

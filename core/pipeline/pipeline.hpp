@@ -5,6 +5,7 @@
 
 #include <luna/result.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,6 +64,12 @@ class Pipeline {
   [[nodiscard]] virtual Result<std::vector<TokenId>> tokenize(const Request& request) const = 0;
   /// The bytes of one token, for log-probabilities. [any]
   [[nodiscard]] virtual std::string token_bytes(const std::string& model, TokenId id) const = 0;
+
+  /// How long what waits for a model now will take to be let in, as far as one can tell; 0: nothing
+  /// waits, or nothing was measured yet. [any]
+  [[nodiscard]] virtual std::chrono::nanoseconds queue_wait(const std::string& /*model*/) const {
+    return std::chrono::nanoseconds(0);
+  }
 
   /// Renders, tokenizes, checks limits, and starts the request. Errors are the client's
   /// (invalid_argument, with the numbers; a prompt that does not fit has the reason

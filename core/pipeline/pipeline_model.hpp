@@ -9,6 +9,7 @@
 
 #include <boost/json/value.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,6 +33,8 @@ class SequenceRunner {
   virtual Result<void> submit(std::unique_ptr<engine::SequenceRequest> request) = 0;
   /// As Engine::cancel.
   virtual void cancel(std::uint64_t id) = 0;
+  /// As Engine::queue_wait.
+  [[nodiscard]] virtual std::chrono::nanoseconds queue_wait() const = 0;
 };
 
 /// Turns messages into the prompt of a model. An interface; every call [any].

@@ -256,6 +256,11 @@ std::string StagedPipeline::token_bytes(const std::string& model, TokenId id) co
   return found == nullptr ? std::string() : std::string(found->tokenizer->bytes(id));
 }
 
+std::chrono::nanoseconds StagedPipeline::queue_wait(const std::string& model) const {
+  const PipelineModel* const found = impl_->find_model(model);
+  return found == nullptr ? std::chrono::nanoseconds(0) : found->runner->queue_wait();
+}
+
 Result<std::unique_ptr<RunningRequest>> StagedPipeline::start(Request request,
                                                               std::shared_ptr<OutputSink> sink) {
   if (impl_->is_draining.load(std::memory_order_seq_cst)) {

@@ -62,6 +62,7 @@ class StagedPipeline final : public Pipeline {
   [[nodiscard]] std::uint32_t vocab_size(const std::string& model) const override;
   [[nodiscard]] Result<std::vector<TokenId>> tokenize(const Request& request) const override;
   [[nodiscard]] std::string token_bytes(const std::string& model, TokenId id) const override;
+  [[nodiscard]] std::chrono::nanoseconds queue_wait(const std::string& model) const override;
   Result<std::unique_ptr<RunningRequest>> start(Request request,
                                                 std::shared_ptr<OutputSink> sink) override;
   /// Requests accepted and not ended. [any]

@@ -94,9 +94,11 @@ class ScriptedRunner final : public pipeline::SequenceRunner {
     for (ScriptedRun& run : runs)
       if (run.asked().id == id) run.cancel();
   }
+  [[nodiscard]] std::chrono::nanoseconds queue_wait() const override { return wait; }
 
   std::list<ScriptedRun> runs;
   std::uint32_t n_kv_tokens = 1000;
+  std::chrono::nanoseconds wait{0};
   bool is_full = false;
 };
 

@@ -258,6 +258,49 @@ TEST(Engine, DeadlineEndsARequestInTime) {
   rig.expect_empty();
 }
 
+TEST(Engine, ARejectedRequestIsToldWhy) {
+  const auto ended_for = [](std::uint16_t reason) {
+    EngineRig rig({}, scheduler_of([reason](const luna_snapshot&, luna_plan& plan) {
+                    plan.actions[0] = {.row = 0,
+                                       .verb = LUNA_VERB_REJECT,
+                                       .reason = reason,
+                                       .device = 0,
+                                       .first_token = 0,
+                                       .n_tokens = 0,
+                                       .arg = 0};
+                    plan.n_actions = 1;
+                    return LUNA_OK;
+                  }));
+    const Asked asked = rig.submit(EngineRig::request(some_prompt(10, 1), 5));
+    rig.run();
+    return asked.end();
+  };
+  EXPECT_EQ(ended_for(LUNA_REASON_DEADLINE).code, Code::timeout);
+  EXPECT_EQ(ended_for(LUNA_REASON_QUEUE_LONG).code, Code::exhausted);
+  EXPECT_THAT(std::string(ended_for(LUNA_REASON_QUEUE_LONG).error), HasSubstr("wait longer"));
+  EXPECT_EQ(ended_for(1000).code, Code::exhausted);
+}
+
+TEST(Engine, TheQueueTellsHowLongItWillTakeToDrain) {
+  EngineRig rig({.n_seqs_max = 1});
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    auto request = EngineRig::request(some_prompt(20, i), 50);
+    request->stop.ignore_eos = true;
+    rig.submit(std::move(request));
+  }
+  EXPECT_EQ(rig.engine->queue_wait().count(), 0);
+  // A request takes some 50 turns of a millisecond. After the third, seven wait.
+  for (int i = 0; i < 160; ++i) {
+    rig.engine->advance();
+    rig.clock.advance(std::chrono::milliseconds(1));
+  }
+  const double wait_ms =
+      std::chrono::duration<double, std::milli>(rig.engine->queue_wait()).count();
+  EXPECT_NEAR(wait_ms, 6 * 50, 60);
+  rig.run();
+  EXPECT_EQ(rig.engine->queue_wait().count(), 0);
+}
+
 TEST(Engine, WhatCanNeverFitIsRefusedWithTheNumbers) {
   EngineRig rig({.n_kv_blocks = 4});
   EXPECT_TRUE(rig.engine->can_fit(100, 28, 1));

@@ -107,6 +107,13 @@ TEST_F(GateTest, LegalPlansPass) {
   EXPECT_EQ(plan_.rejected.size(), 1U);
 }
 
+TEST_F(GateTest, ARejectKeepsItsReason) {
+  luna_action reject = verb(2, LUNA_VERB_REJECT);
+  reject.reason = LUNA_REASON_QUEUE_LONG;
+  ASSERT_EQ(ask({reject}), PlanFault::none);
+  EXPECT_EQ(plan_.rejected.front().reason, LUNA_REASON_QUEUE_LONG);
+}
+
 TEST_F(GateTest, EveryIllegalActionIsRefused) {
   EXPECT_EQ(ask({run(3, 1)}), PlanFault::unknown_row);
   EXPECT_EQ(ask({verb(0, 0)}), PlanFault::unknown_verb);

@@ -17,6 +17,18 @@ TEST(ErrorResponse, EveryCodeHasAStatusAndBusyAnswersSayWhenToComeAgain) {
   }
 }
 
+TEST(ErrorResponse, RetryAfterIsTheQueuesTimeInWholeSecondsUpToAMinute) {
+  using std::chrono::milliseconds;
+  const auto seconds = [](milliseconds wait) {
+    return to_api_error(Error{Code::exhausted, "full"}, wait).retry_after->count();
+  };
+  EXPECT_EQ(seconds(milliseconds(0)), 1);
+  EXPECT_EQ(seconds(milliseconds(1000)), 1);
+  EXPECT_EQ(seconds(milliseconds(1001)), 2);
+  EXPECT_EQ(seconds(milliseconds(7300)), 8);
+  EXPECT_EQ(seconds(milliseconds(3'600'000)), 60);
+}
+
 TEST(ErrorResponse, TheReasonOfAnErrorIsItsCode) {
   EXPECT_EQ(to_api_error(Error{Code::invalid_argument, "m", "context_length_exceeded"}).code,
             "context_length_exceeded");
