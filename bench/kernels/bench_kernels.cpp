@@ -198,7 +198,7 @@ double time_linear(
     const std::uint64_t word = engine() & 0x3FFF3FFF3FFF3FFFU;
     std::memcpy(weights.bytes + i, &word, 8);
   }
-  const Memory rows_memory(quantized_rows_bytes(n_rows, shape.k, 32));
+  const Memory rows_memory(quantized_rows_bytes(n_rows, shape.k, 32, 12));
   const QuantizedRows rows = place_quantized_rows(rows_memory.bytes, n_rows, shape.k, 32, 12);
   const auto x = normals(static_cast<std::size_t>(n_rows * shape.k), 5);
   set.quantize_rows(x.data(), shape.k, 0, n_rows, &rows);
@@ -322,7 +322,7 @@ void bench_small(const KernelSet& set) {
   auto x = normals(1536, 11);
   std::vector<float> y(1536);
   const auto w = normals(1536, 13);
-  const Memory memory(quantized_rows_bytes(1, 1536, 32));
+  const Memory memory(quantized_rows_bytes(1, 1536, 32, 12));
   const QuantizedRows rows = place_quantized_rows(memory.bytes, 1, 1536, 32, 12);
   const auto print = [](const char* name, double t) {
     std::printf("  %-24s %8.3f us\n", name, t * 1e6);
@@ -358,7 +358,7 @@ int run(int argc, char** argv) {
   const KernelSet* set = &select_kernels();
   if (argc > 1) {
     set = nullptr;
-    for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    for (const Isa isa : kIsas) {
       const KernelSet* one = kernel_set(isa);
       set = one != nullptr && std::strcmp(one->name, argv[1]) == 0 ? one : set;
     }

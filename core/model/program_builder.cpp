@@ -30,7 +30,7 @@ class LlamaWriter {
               const ShardSpec& shard,
               std::span<const ShardWeight> weights,
               const ProgramLimits& limits)
-      : config_(config), shard_(shard), weights_(weights), b_(limits) {}
+      : config_(config), shard_(shard), weights_(weights), numerics_(limits.numerics), b_(limits) {}
 
   Result<Program> write(const ProgramOptions& options) && {
     b_.kv_copy();
@@ -107,7 +107,8 @@ class LlamaWriter {
 
   ViewId linear(ViewId x, const std::string& name) {
     const ShardWeight& weight = weights_[index_of(name)];
-    const ViewId y = b_.linear(x, matrix(name), linear_numerics(weight.desc, weight.desc.n_rows));
+    const ViewId y =
+        b_.linear(x, matrix(name), linear_numerics(weight.desc, weight.desc.n_rows, numerics_));
     b_.set_last_op_bytes(weight.file_bytes);
     return y;
   }
@@ -128,6 +129,7 @@ class LlamaWriter {
   const ModelConfig& config_;
   const ShardSpec& shard_;
   const std::span<const ShardWeight> weights_;
+  const std::uint32_t numerics_;  // LUNA_NUMERICS_*
   ProgramBuilder b_;
   ViewId frequencies_;
 };

@@ -1,6 +1,10 @@
-// The arithmetic contract, class `i12` and attention: the constants and formulas that fix which
+// The arithmetic contract of linear layers and attention: the constants and formulas that fix which
 // numbers are added in which order. Everything that computes includes this header and nothing else
 // decides any of it: two kernels that follow it give the same bits.
+//
+// The numeric classes of quantized weights: `i12` and `i8` quantize activations a row and group and
+// sum exact integer products; `bf16` rounds weights and activations to BF16 and sums in the order
+// of the AMX tile instruction.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +49,9 @@ constexpr int activation_bits(int code_bits) {
 constexpr std::int64_t activation_group(std::int64_t weight_group, std::int64_t super_block) {
   return super_block != 0 ? super_block : std::clamp<std::int64_t>(weight_group, 32, 128);
 }
-/// Largest magnitude of a quantized activation: 2047, 1023 or 511.
+/// Bits of an activation of class `i8`, beside codes of any width.
+inline constexpr int kShortActivationBits = 8;
+/// Largest magnitude of a quantized activation: 2047, 1023, 511 or 127.
 constexpr int activation_limit(int bits) {
   return (1 << (bits - 1)) - 1;
 }

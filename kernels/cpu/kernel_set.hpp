@@ -22,23 +22,36 @@ struct QuantizedRows {
   std::int64_t n_rows = 0;
   std::int64_t k = 0;      // a multiple of 32
   std::int64_t group = 0;  // columns of a scale; the last group may be shorter
-  int bits = 0;            // 12, 11 or 10
+  int bits = 0;            // 12, 11, 10 or 8
   std::int64_t n_groups = 0;
   std::int64_t code_stride = 0;    // elements between rows of codes
-  std::int64_t group_stride = 0;   // elements between groups of scale and scaled_sum
+  std::int64_t group_stride = 0;   // elements between groups of scale, scaled_sum and sums
   std::int64_t sum_stride = 0;     // elements between rows of sums16
-  std::int16_t* codes = nullptr;   // [n_rows, k]
+  std::int16_t* codes = nullptr;   // [n_rows, k]  or, with has_byte_codes():
+  std::int8_t* bytes = nullptr;    // [n_rows, k]  each 8 inputs in the order kQuadOrder
   float* scale = nullptr;          // [n_groups, n_rows]  s
   float* scaled_sum = nullptr;     // [n_groups, n_rows]  float(sum of codes) * s
+  std::int32_t* sums = nullptr;    // [n_groups, n_rows]  sum of codes; only beside bytes
   std::int32_t* sums16 = nullptr;  // [n_rows, k / 16]    sums of 16 codes; only for group == 256
 };
+/// Whether activations are kept as bytes. Super-blocks multiply codes by sub-scales to 16 bits
+/// first and take 16-bit activations of any width.
+constexpr bool has_byte_codes(int bits, std::int64_t group) {
+  return bits == kShortActivationBits && group <= 128;
+}
+/// Inputs of 8 neighbouring bytes: two quads, as the low and the high nibbles of a packed word hold
+/// them.
+inline constexpr int kQuadOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
 /// Bytes that n_rows quantized rows take, a multiple of 64.
-std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group);
+std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits);
 /// Lays quantized rows out in `memory` (64-byte aligned); writes none of it.
 QuantizedRows place_quantized_rows(
     void* memory, std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits);
 
-/// Rows rounded to BF16 for dense weights, kept as FP32 values; padded with zeros to k_padded.
+/// Rows rounded to BF16 for dense weights, padded with zeros to k_padded. What lies in a row is the
+/// kernel set's own business: FP32 values that are BF16 numbers, or pairs of BF16
+/// (dense_pairs.inl).
 struct DenseRows {
   std::int64_t n_rows = 0;
   std::int64_t k = 0;
@@ -220,7 +233,9 @@ struct LogitsState {
 // ---- The table
 // -----------------------------------------------------------------------------------
 
-enum class Isa : std::uint8_t { portable, avx2, avx512 };
+enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
+/// All of them, the best last.
+inline constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
 
 struct KernelSet {
   Isa isa;
@@ -278,7 +293,7 @@ int merge_logits(
 /// The set of one instruction set, or null where this CPU (or build) lacks it.
 const KernelSet* kernel_set(Isa isa);
 /// The best set of this CPU, or the one that the environment variable LUNA_ISA names (portable,
-/// avx2, avx512) if the CPU has it. Decided once. [any]
+/// avx2, avx512, avx512_bf16) if the CPU has it. Decided once. [any]
 const KernelSet& select_kernels();
 
 /// Sets this thread's MXCSR to what the contract needs: nearest even, denormals are zero on both

@@ -1,8 +1,10 @@
 // Canonical planes to the packed form: at load time, by ranges of rows.
 #include "kernels/cpu/arithmetic.hpp"
+#include "kernels/cpu/kernel_set.hpp"
 #include "kernels/cpu/weights.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace luna::kernels {
@@ -81,10 +83,59 @@ std::uint16_t dense_value(DenseType type, const void* row, std::int64_t k) {
   return type == DenseType::bf16 ? half : to_bf16(f16_to_f32(half));
 }
 
-void pack_dense_row(const PackedForm& p, const void* row, int lane, std::byte* strip) {
+/// The planes of one row of a weight with codes.
+struct CodedRow {
+  CodedRow(const WeightForm& form, const WeightRows& rows, std::int64_t row)
+      : f(form),
+        codes(plane_row<std::uint8_t>(rows.codes, rows.codes_stride_bytes, row)),
+        scale(plane_row<float>(rows.scale, rows.scale_stride_bytes, row)),
+        offset(plane_row<float>(rows.offset, rows.offset_stride_bytes, row)),
+        sub_scale(plane_row<std::int8_t>(rows.sub_scale, rows.sub_scale_stride_bytes, row)),
+        sub_offset(plane_row<std::int8_t>(rows.sub_offset, rows.sub_offset_stride_bytes, row)),
+        super_scale(plane_row<float>(rows.super_scale, rows.super_scale_stride_bytes, row)),
+        super_offset(plane_row<float>(rows.super_offset, rows.super_offset_stride_bytes, row)) {}
+
+  /// fma(scale, q, offset), then nearest even: what the kernels' unpack_row() gives, as BF16.
+  [[nodiscard]] std::uint16_t value(std::int64_t k) const {
+    const std::int64_t g = k / f.group;
+    int q = f.klass == WeightClass::code_book ? f.code_book[codes[k] & 15U] : codes[k];
+    if (!f.has_offset) {
+      q -= f.zero;
+    }
+    if (f.super_block == 0) {
+      return to_bf16(std::fma(scale[g], static_cast<float>(q), f.has_offset ? offset[g] : 0.0F));
+    }
+    const std::int64_t s = k / f.super_block;
+    const float own_offset =
+        f.has_offset ? super_offset[s] * static_cast<float>(sub_offset[g]) : 0.0F;
+    return to_bf16(std::fma(super_scale[s], static_cast<float>(q * sub_scale[g]), own_offset));
+  }
+
+  const WeightForm& f;
+  const std::uint8_t* codes;
+  const float* scale;
+  const float* offset;
+  const std::int8_t* sub_scale;
+  const std::int8_t* sub_offset;
+  const float* super_scale;
+  const float* super_offset;
+};
+
+void put_bf16(std::byte* strip, int lane, std::int64_t k, std::uint16_t value) {
+  std::memcpy(strip + (k / 2 * 16 + lane) * 4 + k % 2 * 2, &value, sizeof value);
+}
+void pack_dense_row(
+    const PackedForm& p, const WeightRows& rows, std::int64_t row, int lane, std::byte* strip) {
+  if (p.form.is_dequantized) {
+    const CodedRow coded(p.form, rows, row);
+    for (std::int64_t k = 0; k < p.form.n_cols; ++k) {
+      put_bf16(strip, lane, k, coded.value(k));
+    }
+    return;
+  }
+  const void* values = plane_row<std::byte>(rows.codes, rows.codes_stride_bytes, row);
   for (std::int64_t k = 0; k < p.form.n_cols; ++k) {
-    const std::uint16_t value = dense_value(p.form.dense_type, row, k);
-    std::memcpy(strip + (k / 2 * 16 + lane) * 4 + k % 2 * 2, &value, sizeof value);
+    put_bf16(strip, lane, k, dense_value(p.form.dense_type, values, k));
   }
 }
 
@@ -104,11 +155,11 @@ void pack_code_row(const PackedForm& p, const std::uint8_t* row, int lane, std::
   }
   const int zero = p.codes_are_signed ? p.form.zero : 0;
   for (std::int64_t j = 0; j < p.form.n_cols / 4; ++j) {
-    const std::uint8_t* q = row + 4 * j;
-    const std::uint8_t bytes[4] = {static_cast<std::uint8_t>(q[0] - zero),
-                                   static_cast<std::uint8_t>(q[2] - zero),
-                                   static_cast<std::uint8_t>(q[1] - zero),
-                                   static_cast<std::uint8_t>(q[3] - zero)};
+    const std::uint8_t* q = row + j / 2 * 8;
+    std::uint8_t bytes[4];
+    for (int b = 0; b < 4; ++b) {
+      bytes[b] = static_cast<std::uint8_t>(q[kQuadOrder[j % 2 * 4 + b]] - zero);
+    }
     std::memcpy(strip + (j * 16 + lane) * 4, bytes, sizeof bytes);
   }
 }
@@ -198,15 +249,15 @@ bool plan_packing(const WeightForm& form, ScaleStorage storage, PackedForm* pack
   p.form = form;
   p.n_strips = (form.n_rows + 15) / 16;
   p.k_padded = round_up(form.n_cols, 32);
-  if (form.klass == WeightClass::dense) {
+  if (form.klass != WeightClass::dense && !is_known(form)) {
+    return false;
+  }
+  if (form.klass == WeightClass::dense || form.is_dequantized) {
     if (!plan_dense(&p)) {
       return false;
     }
     *packed = p;
     return true;
-  }
-  if (!is_known(form)) {
-    return false;
   }
   p.storage = form.bits <= 4 ? CodeStorage::nibbles : CodeStorage::bytes;
   p.codes_are_signed =
@@ -217,7 +268,9 @@ bool plan_packing(const WeightForm& form, ScaleStorage storage, PackedForm* pack
   p.scale_group =
       form.super_block != 0 ? form.super_block : std::min<std::int64_t>(form.group, 128);
   p.n_groups = (form.n_cols + p.scale_group - 1) / p.scale_group;
-  p.activation_bits = activation_bits(form.klass == WeightClass::code_book ? 8 : form.bits);
+  p.activation_bits =
+      std::min(activation_bits(form.klass == WeightClass::code_book ? 8 : form.bits),
+               form.activation_bits_max);
   p.activation_group = p.scale_group;
   const std::size_t vectors = p.has_offsets ? 2 : 1;
   p.record_bytes = vectors * (p.wide_scales ? 64U : 32U);
@@ -252,12 +305,12 @@ bool pack_rows(const PackedForm& packed,
     if (lane == 0) {
       std::memset(strip, 0, packed.strip_bytes);  // columns beyond the weight, padding of K
     }
-    const void* codes = plane_row<std::byte>(rows.codes, rows.codes_stride_bytes, r);
-    if (packed.form.klass == WeightClass::dense) {
-      pack_dense_row(packed, codes, lane, strip);
+    if (packed.is_dense()) {
+      pack_dense_row(packed, rows, r, lane, strip);
       continue;
     }
-    pack_code_row(packed, static_cast<const std::uint8_t*>(codes), lane, strip);
+    pack_code_row(
+        packed, plane_row<std::uint8_t>(rows.codes, rows.codes_stride_bytes, r), lane, strip);
     pack_scale_row(packed, rows, r, strip + packed.codes_bytes, &exact);
   }
   return exact;

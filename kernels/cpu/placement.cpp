@@ -31,7 +31,7 @@ QuantizedRows quantized_shape(std::int64_t n_rows, std::int64_t k, std::int64_t 
   rows.group = group;
   rows.bits = bits;
   rows.n_groups = (k + group - 1) / group;
-  rows.code_stride = row_stride(k, 2);
+  rows.code_stride = row_stride(k, has_byte_codes(bits, group) ? 1 : 2);
   rows.group_stride = round_up(n_rows, 16);
   rows.sum_stride = group == 256 ? round_up(k / 16, 16) : 0;
   return rows;
@@ -43,8 +43,15 @@ QuantizedRows place_quantized_rows(
     void* memory, std::int64_t n_rows, std::int64_t k, std::int64_t group, int bits) {
   QuantizedRows rows = quantized_shape(n_rows, k, group, bits);
   auto* p = static_cast<std::byte*>(memory);
-  rows.codes = reinterpret_cast<std::int16_t*>(p);
-  p += n_rows * rows.code_stride * 2;
+  if (has_byte_codes(bits, group)) {
+    rows.bytes = reinterpret_cast<std::int8_t*>(p);
+    p += n_rows * rows.code_stride;
+    rows.sums = reinterpret_cast<std::int32_t*>(p);
+    p += rows.n_groups * rows.group_stride * 4;
+  } else {
+    rows.codes = reinterpret_cast<std::int16_t*>(p);
+    p += n_rows * rows.code_stride * 2;
+  }
   rows.scale = reinterpret_cast<float*>(p);
   p += rows.n_groups * rows.group_stride * 4;
   rows.scaled_sum = reinterpret_cast<float*>(p);
@@ -53,10 +60,14 @@ QuantizedRows place_quantized_rows(
   return rows;
 }
 
-std::size_t quantized_rows_bytes(std::int64_t n_rows, std::int64_t k, std::int64_t group) {
-  const QuantizedRows rows = quantized_shape(n_rows, k, group, 12);
-  return static_cast<std::size_t>(n_rows * rows.code_stride * 2 +
-                                  rows.n_groups * rows.group_stride * 8 +
+std::size_t quantized_rows_bytes(std::int64_t n_rows,
+                                 std::int64_t k,
+                                 std::int64_t group,
+                                 int bits) {
+  const QuantizedRows rows = quantized_shape(n_rows, k, group, bits);
+  const bool is_short = has_byte_codes(bits, group);
+  return static_cast<std::size_t>(n_rows * rows.code_stride * (is_short ? 1 : 2) +
+                                  rows.n_groups * rows.group_stride * (is_short ? 12 : 8) +
                                   n_rows * rows.sum_stride * 4);
 }
 
@@ -75,11 +86,11 @@ std::size_t dense_rows_bytes(std::int64_t n_rows, std::int64_t k) {
 }
 
 std::size_t linear_scratch_bytes(const PackedForm& form) {
-  // shared/linear.inl, place_unpacked(): pairs, scales, sub-offsets of at most two strips.
-  if (form.form.klass == WeightClass::dense) {
-    return 64;
-  }
+  // shared/linear.inl, place_unpacked(): words, scales, sub-offsets of at most two strips.
   const auto segment = static_cast<std::size_t>(form.form.segment);
+  if (form.is_dense()) {
+    return 2 * segment * 32;  // shared/dense_pairs.inl: BF16 of two strips
+  }
   const auto group = static_cast<std::size_t>(form.scale_group);
   return 2 * (segment * 32 + (segment / group + 1) * 128 + segment / 16 * 64);
 }

@@ -23,29 +23,30 @@ bool has_isa(Isa isa) {
     case Isa::avx2:
       return has_avx2;  // every CPU with AVX2 has F16C
     case Isa::avx512:
+    case Isa::avx512_bf16:
       return has_avx2 && __builtin_cpu_supports("avx512f") != 0 &&
              __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-             __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+             __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vnni") != 0 &&
+             (isa == Isa::avx512 ||
+              (__builtin_cpu_supports("avx512bf16") != 0 && avx512_bf16::has_chained_pairs()));
   }
   return false;
 }
 
 const KernelSet& choose() {
-  constexpr Isa kBestFirst[] = {Isa::avx512, Isa::avx2, Isa::portable};
-  if (const char* wanted = std::getenv("LUNA_ISA")) {
-    for (const Isa isa : kBestFirst) {
-      const KernelSet* set = kernel_set(isa);
-      if (set != nullptr && std::strcmp(set->name, wanted) == 0) {
-        return *set;
-      }
+  const char* const wanted = std::getenv("LUNA_ISA");
+  const KernelSet* best = &portable::kSet;
+  for (const Isa isa : kIsas) {
+    const KernelSet* set = kernel_set(isa);
+    if (set == nullptr) {
+      continue;
     }
-  }
-  for (const Isa isa : kBestFirst) {
-    if (const KernelSet* set = kernel_set(isa)) {
+    best = set;
+    if (wanted != nullptr && std::strcmp(set->name, wanted) == 0) {
       return *set;
     }
   }
-  return portable::kSet;
+  return *best;
 }
 
 }  // namespace
@@ -61,6 +62,8 @@ const KernelSet* kernel_set(Isa isa) {
       return &avx2::kSet;
     case Isa::avx512:
       return &avx512::kSet;
+    case Isa::avx512_bf16:
+      return &avx512_bf16::kSet;
   }
   return nullptr;
 }

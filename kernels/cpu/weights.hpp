@@ -26,7 +26,9 @@ struct WeightForm {
   std::int8_t code_book[16] = {};
   std::int64_t n_rows = 0;
   std::int64_t n_cols = 0;
-  std::int64_t segment = 0;  // columns of a segment of K: arithmetic.hpp's segment_length()
+  std::int64_t segment = 0;      // columns of a segment of K: arithmetic.hpp's segment_length()
+  int activation_bits_max = 12;  // of quantized weights; 8: class `i8`
+  bool is_dequantized = false;   // class `bf16`: packing rounds the weights' values to BF16
 };
 
 /// Rows of canonical planes. Each plane starts at the range's first row.
@@ -50,9 +52,10 @@ struct WeightRows {
 /// How codes lie in a strip (16 rows of the weight, the columns of the output).
 ///   nibbles  256 bytes for 32 inputs: 4 lines of 16 words; word n (column n) of line j holds eight
 ///            codes, bits 16p + 4i are input 8j + 2i + p
-///   bytes    512 bytes for 32 inputs: 8 lines; byte b of word n of line j is input 4j +
-///   {0,2,1,3}[b] bf16     1024 bytes for 32 inputs: 16 lines; halves of word n of line j are
-///   inputs 2j, 2j + 1
+///   bytes    512 bytes for 32 inputs: 8 lines; byte b of word n of line 2j is input
+///            8j + {0, 4, 1, 5}[b], of line 2j + 1 input 8j + {2, 6, 3, 7}[b]: as the low and the
+///            high nibbles of a line above, so that both meet the same order of activations
+///   bf16     1024 bytes for 32 inputs: 16 lines; halves of word n of line j are inputs 2j, 2j + 1
 enum class CodeStorage : std::uint8_t { nibbles, bytes, bf16 };
 
 /// The packed form of a weight. Strips follow each other; a strip is its codes over all of K, then
@@ -73,6 +76,7 @@ struct PackedForm {
   std::size_t strip_bytes = 0;   // a multiple of 64
   int activation_bits = 0;       // 0: dense, activations are BF16
   std::int64_t activation_group = 0;
+  [[nodiscard]] bool is_dense() const { return storage == CodeStorage::bf16; }
 };
 
 enum class ScaleStorage : std::uint8_t { f16, f32 };

@@ -29,7 +29,7 @@ class CpuDevice final : public Device {
   Result<std::uint64_t> weight_bytes(const luna_weight_desc& desc,
                                      std::uint32_t numerics) override {
     LUNA_TRY(check_numerics(numerics));
-    LUNA_TRY(const kernels::PackedForm form, plan(desc));
+    LUNA_TRY(const kernels::PackedForm form, plan(desc, numerics));
     return weight_bytes_of(desc, form);
   }
   Result<std::uint64_t> scratch_bytes(const luna_program& program) override {
@@ -53,7 +53,8 @@ class CpuDevice final : public Device {
     LUNA_TRY(const std::uint64_t bytes, weight_bytes(desc, numerics));
     auto weight = std::make_unique<Weight>();
     weight->desc = desc;
-    LUNA_TRY(weight->form, plan(desc));
+    weight->numerics = numerics;
+    LUNA_TRY(weight->form, plan(desc, numerics));
     LUNA_TRY(weight->memory, Reservation::make(&budget_, bytes, "weight"));
     LUNA_TRY(weight->packed, arena_.take(kernels::packed_bytes(weight->form)));
     if (weight->is_vector()) weight->vector.resize(desc.n_rows * desc.n_cols);
@@ -107,8 +108,8 @@ class CpuDevice final : public Device {
     return {Code::invalid_argument, "there is no weight " + std::to_string(handle)};
   }
   /// The packed form before an op says how K is cut; what is stored does not depend on that.
-  static Result<kernels::PackedForm> plan(const luna_weight_desc& desc) {
-    return plan_weight(desc, linear_numerics(desc, desc.n_rows).segment);
+  static Result<kernels::PackedForm> plan(const luna_weight_desc& desc, std::uint32_t numerics) {
+    return plan_weight(desc, linear_numerics(desc, desc.n_rows, numerics).segment, numerics);
   }
   /// Writes to each page of a thread's share of fresh, zeroed memory.
   void touch(std::byte* data, std::uint64_t bytes, std::uint32_t thread) const {
@@ -174,7 +175,7 @@ class CpuBackend {
       info.memory_bytes_total = std::uint64_t{memory.totalram} * memory.mem_unit;
     info.memory_bytes_free = available_bytes(info.memory_bytes_total);
     info.n_threads_max = std::min(usable_threads(), kThreadsMax);
-    info.numerics = 1U << LUNA_NUMERICS_I12;
+    info.numerics = 1U << LUNA_NUMERICS_I12 | 1U << LUNA_NUMERICS_I8 | 1U << LUNA_NUMERICS_BF16;
     info.kv_dtypes = 1U << LUNA_DTYPE_BF16 | 1U << LUNA_DTYPE_I8;
     std::snprintf(info.name, sizeof(info.name), "%s", cpu_name().c_str());
     std::snprintf(info.detail,
@@ -208,6 +209,6 @@ constexpr luna_backend_if kTable = make_backend_table<CpuBackend>();
 LUNA_DEFINE_PLUGIN("org.luna.backend.cpu",
                    "cpu",
                    "0.1.0",
-                   "x86-64 CPUs: quantized weights with 12-bit activations, BF16 or INT8 KV.",
+                   "x86-64 CPUs: quantized weights in classes i12, i8 and bf16, BF16 or INT8 KV.",
                    LUNA_KIND_BACKEND,
                    luna::cpu::kTable)

@@ -183,6 +183,7 @@ class ScheduleCompiler {
     kernels::PackedForm form;
     form.form.klass = kernels::WeightClass::affine;
     form.form.segment = op.attr(LUNA_LINEAR_SEGMENT);
+    form.storage = kernels::CodeStorage::nibbles;  // takes more scratch than dense weights do
     form.scale_group = 32;
     form.activation_bits = static_cast<int>(op.attr(LUNA_LINEAR_ACTIVATION_BITS));
     form.activation_group = std::max(32U, op.attr(LUNA_LINEAR_ACTIVATION_GROUP));
@@ -193,9 +194,9 @@ class ScheduleCompiler {
     const Weight* weight = weight_of(op.in(1));
     kernels::PackedForm form = assumed_form(op);
     if (weight != nullptr) {
-      LUNA_TRY(form, plan_weight(weight->desc, op.attr(LUNA_LINEAR_SEGMENT)));
+      LUNA_TRY(form, plan_weight(weight->desc, op.attr(LUNA_LINEAR_SEGMENT), p_.numerics));
     }
-    const bool is_dense = form.activation_bits == 0;
+    const bool is_dense = form.is_dense();
     if (!is_dense &&
         (op.attr(LUNA_LINEAR_ACTIVATION_BITS) != static_cast<std::uint32_t>(form.activation_bits) ||
          op.attr(LUNA_LINEAR_ACTIVATION_GROUP) !=
@@ -222,7 +223,7 @@ class ScheduleCompiler {
   /// The buffer with this input quantized as the weight wants it; quantizes it if no op before did.
   std::uint32_t activation_of(const luna_view& x, const kernels::PackedForm& form) {
     const TensorRef in = tensor(x);
-    const bool is_dense = form.activation_bits == 0;
+    const bool is_dense = form.is_dense();
     Quantized key{in.slot,
                   content_[in.slot],
                   in.column_bytes,
@@ -241,8 +242,9 @@ class ScheduleCompiler {
     const std::int64_t n_rows = rows_max_of(p_, width_, in.rows);
     // Room for either kind, so that the plan made before the weights are known holds.
     const std::int64_t group = std::max<std::int64_t>(buffer.group, 32);
-    buffer.bytes = std::max(kernels::dense_rows_bytes(n_rows, buffer.k),
-                            kernels::quantized_rows_bytes(n_rows, buffer.k, group));
+    buffer.bytes =
+        std::max(kernels::dense_rows_bytes(n_rows, buffer.k),
+                 kernels::quantized_rows_bytes(n_rows, buffer.k, group, std::max(buffer.bits, 8)));
     const auto index = static_cast<std::uint32_t>(quantized_.size());
     quantized_.push_back(key);
     schedule_.activations.push_back(buffer);

@@ -62,9 +62,12 @@ bool has_slot(const luna_program& program, std::uint32_t kind) {
 
 Result<void> check_numerics(std::uint32_t numerics) {
   static constexpr const char* kNames[] = {"f32", "i12", "i8", "bf16"};
-  if (numerics == LUNA_NUMERICS_I12) return {};
+  if (numerics == LUNA_NUMERICS_I12 || numerics == LUNA_NUMERICS_I8 ||
+      numerics == LUNA_NUMERICS_BF16)
+    return {};
   const std::string name = numerics <= LUNA_NUMERICS_BF16 ? kNames[numerics] : "unknown";
-  return Error{Code::unsupported, "numerics '" + name + "' is not built yet; use i12"};
+  return Error{Code::unsupported,
+               "numerics '" + name + "' is not built; the cpu backend computes i12, i8 and bf16"};
 }
 
 Result<void> check_kv_type(const luna_kv_layout& layout) {
@@ -145,6 +148,11 @@ Result<void> CpuExecutable::find_weights(std::span<const std::uint64_t> handles,
       return Error{Code::invalid_argument,
                    "weight " + std::to_string(slot.index) + " is not a loaded weight"};
     LUNA_TRY(check_weight_shape(view, weight->desc, slot.index));
+    if (weight->numerics != abi_.numerics)
+      return Error{Code::invalid_argument,
+                   "weight " + std::to_string(slot.index) + " was loaded for numerics class " +
+                       std::to_string(weight->numerics) + ", the program computes in " +
+                       std::to_string(abi_.numerics)};
     input->weights[view.slot] = weight;
   }
   return {};

@@ -27,7 +27,9 @@ constexpr luna_weight_desc described(std::uint64_t n_cols,
 }
 constexpr bool is_same_rule(const luna_weight_desc& d, std::uint64_t n_rows) {
   const LinearNumerics n = linear_numerics(d, n_rows);
-  return n.segment == kernels::segment_length(static_cast<std::int64_t>(n_rows),
+  const std::uint32_t short_bits = linear_numerics(d, n_rows, LUNA_NUMERICS_I8).activation_bits;
+  return short_bits == kernels::kShortActivationBits &&
+         n.segment == kernels::segment_length(static_cast<std::int64_t>(n_rows),
                                               static_cast<std::int64_t>(d.n_cols),
                                               d.group,
                                               d.super) &&
@@ -106,7 +108,9 @@ Result<void> fill_code_book(const luna_weight_desc& d, kernels::WeightForm* form
 
 }  // namespace
 
-Result<kernels::PackedForm> plan_weight(const luna_weight_desc& d, std::uint64_t segment) {
+Result<kernels::PackedForm> plan_weight(const luna_weight_desc& d,
+                                        std::uint64_t segment,
+                                        std::uint32_t numerics) {
   kernels::WeightForm form;
   form.n_rows = static_cast<std::int64_t>(d.n_rows);
   form.n_cols = static_cast<std::int64_t>(d.n_cols);
@@ -124,6 +128,8 @@ Result<kernels::PackedForm> plan_weight(const luna_weight_desc& d, std::uint64_t
     if (d.zero != std::rint(d.zero) || d.zero < 0.0F || d.zero > 255.0F)
       return unsupported(d, "its zero must be an integer in 0..255");
     form.zero = form.has_offset ? 0 : static_cast<int>(d.zero);  // an offset replaces it
+    if (numerics == LUNA_NUMERICS_I8) form.activation_bits_max = kernels::kShortActivationBits;
+    form.is_dequantized = numerics == LUNA_NUMERICS_BF16;
     if (d.klass == LUNA_WEIGHT_LUT) {
       LUNA_TRY(fill_code_book(d, &form));
     }

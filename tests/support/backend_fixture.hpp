@@ -2,6 +2,8 @@
 // over weights, compiles programs, runs steps and waits for them.
 #pragma once
 
+#include "support/test_seed.hpp"
+
 #include <luna/backend_blocks.hpp>
 #include <luna/float16.hpp>
 #include <luna/op_program.hpp>
@@ -15,8 +17,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "support/test_seed.hpp"
 
 namespace luna::test {
 
@@ -234,10 +234,11 @@ class TestDevice {
     LUNA_TRY(to_result(table_->weight_end(device_, handle, &err), err, "weight_end"));
     return handle;
   }
-  Result<std::vector<std::uint64_t>> load_all(const std::vector<HostWeight>& weights) {
+  Result<std::vector<std::uint64_t>> load_all(const std::vector<HostWeight>& weights,
+                                              std::uint32_t numerics = LUNA_NUMERICS_I12) {
     std::vector<std::uint64_t> handles;
     for (const HostWeight& w : weights) {
-      LUNA_TRY(const std::uint64_t handle, load(w));
+      LUNA_TRY(const std::uint64_t handle, load(w, numerics));
       handles.push_back(handle);
     }
     return handles;

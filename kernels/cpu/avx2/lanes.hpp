@@ -163,6 +163,19 @@ LUNA_ISA_INLINE I dot_halves(I acc, I x, I y) {
   return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)),
           _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, y.b))};
 }
+/// Not VPMADDUBSW: a pair of products of 8-bit codes would saturate.
+LUNA_ISA_INLINE __m256i dot_bytes_part(__m256i acc, __m256i x, __m256i y) {
+  const __m256i x_even = _mm256_and_si256(x, _mm256_set1_epi16(0x00FF));
+  const __m256i y_even = _mm256_srai_epi16(_mm256_slli_epi16(y, 8), 8);
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(x, 8), _mm256_srai_epi16(y, 8));
+  return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(x_even, y_even), odd));
+}
+LUNA_ISA_INLINE I dot_bytes(I acc, I x, I y) {
+  return {dot_bytes_part(acc.a, x.a, y.a), dot_bytes_part(acc.b, x.b, y.b)};
+}
+LUNA_ISA_INLINE I xor_words(I x, I y) {
+  return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+}
 LUNA_ISA_INLINE I sub_halves(I x, I y) {
   return {_mm256_sub_epi16(x.a, y.a), _mm256_sub_epi16(x.b, y.b)};
 }
@@ -186,6 +199,11 @@ LUNA_ISA_INLINE I look_up(Book book, I x) {
   const __m256i b = _mm256_shuffle_epi8(book, _mm256_and_si256(x.b, nibble));
   return low_bytes_signed({a, b});  // the high bytes hold entry 0
 }
+LUNA_ISA_INLINE I look_up_bytes(Book book, I x) {
+  const __m256i centre = _mm256_set1_epi8(-128);
+  return {_mm256_xor_si256(_mm256_shuffle_epi8(book, x.a), centre),
+          _mm256_xor_si256(_mm256_shuffle_epi8(book, x.b), centre)};
+}
 LUNA_ISA_INLINE I load_bytes(const void* p) {
   const auto* bytes = static_cast<const std::int8_t*>(p);
   return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))),
@@ -205,6 +223,13 @@ LUNA_ISA_INLINE void store_low_halves(void* p, I x) {
   const __m256i packed =
       _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+LUNA_ISA_INLINE void store_quads(void* p, I x) {
+  const __m256i halves = _mm256_packs_epi32(x.a, x.b);  // 0-3, 8-11 | 4-7, 12-15
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+  const __m128i order = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  _mm_storeu_si128(static_cast<__m128i*>(p), _mm_shuffle_epi8(bytes, order));
 }
 
 }  // namespace luna::kernels::avx2

@@ -149,6 +149,12 @@ LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
 LUNA_ISA_INLINE I dot_halves(I acc, I a, I b) {
   return _mm512_dpwssd_epi32(acc, a, b);
 }
+LUNA_ISA_INLINE I dot_bytes(I acc, I a, I b) {
+  return _mm512_dpbusd_epi32(acc, a, b);
+}
+LUNA_ISA_INLINE I xor_words(I a, I b) {
+  return _mm512_xor_si512(a, b);
+}
 LUNA_ISA_INLINE I sub_halves(I a, I b) {
   return _mm512_sub_epi16(a, b);
 }
@@ -170,6 +176,11 @@ LUNA_ISA_INLINE Book load_book(const std::int8_t* p) {
 LUNA_ISA_INLINE I look_up(Book book, I a) {
   return _mm512_permutexvar_epi16(a, book);
 }
+LUNA_ISA_INLINE I look_up_bytes(Book book, I a) {
+  // The book's low bytes once a lane of 128 bits, as VPSHUFB wants them.
+  const __m512i once = _mm512_broadcast_i32x4(_mm256_cvtepi16_epi8(_mm512_castsi512_si256(book)));
+  return _mm512_xor_si512(_mm512_shuffle_epi8(once, a), _mm512_set1_epi8(-128));
+}
 LUNA_ISA_INLINE I load_bytes(const void* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
@@ -181,6 +192,11 @@ LUNA_ISA_INLINE I load_halves(const void* p) {
 }
 LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+}
+LUNA_ISA_INLINE void store_quads(void* p, I a) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+  _mm_storeu_si128(static_cast<__m128i*>(p),
+                   _mm512_cvtepi32_epi8(_mm512_permutexvar_epi32(order, a)));
 }
 
 }  // namespace luna::kernels::avx512

@@ -201,6 +201,22 @@ LUNA_ISA_INLINE I dot_halves(I acc, I a, I b) {
            static_cast<std::uint32_t>(half(a.v[i], 1) * half(b.v[i], 1));
   });
 }
+/// acc + the sum of a.byte * b.byte over the four bytes of a word: a's unsigned, b's signed.
+LUNA_ISA_INLINE I dot_bytes(I acc, I a, I b) {
+  return map_words([&](int i) {
+    auto sum = static_cast<std::uint32_t>(acc.v[i]);
+    for (int byte = 0; byte < 4; ++byte) {
+      const auto x =
+          static_cast<std::int32_t>((static_cast<std::uint32_t>(a.v[i]) >> (8 * byte)) & 0xFFU);
+      const auto y = static_cast<std::int8_t>(static_cast<std::uint32_t>(b.v[i]) >> (8 * byte));
+      sum += static_cast<std::uint32_t>(x * y);
+    }
+    return sum;
+  });
+}
+LUNA_ISA_INLINE I xor_words(I a, I b) {
+  return map_words([&](int i) { return a.v[i] ^ b.v[i]; });
+}
 LUNA_ISA_INLINE I sub_halves(I a, I b) {
   return map_words([&](int i) {
     return join_halves(half(a.v[i], 0) - half(b.v[i], 0), half(a.v[i], 1) - half(b.v[i], 1));
@@ -237,6 +253,17 @@ LUNA_ISA_INLINE Book load_book(const std::int8_t* p) {
 LUNA_ISA_INLINE I look_up(Book book, I a) {
   return map_words(
       [&](int i) { return join_halves(book.v[a.v[i] & 15], book.v[(a.v[i] >> 16) & 15]); });
+}
+/// The book's entries plus 128 for the four bytes of each word; the high nibbles are zero.
+LUNA_ISA_INLINE I look_up_bytes(Book book, I a) {
+  return map_words([&](int i) {
+    std::uint32_t word = 0;
+    for (int byte = 0; byte < 4; ++byte) {
+      const std::uint32_t entry = (static_cast<std::uint32_t>(a.v[i]) >> (8 * byte)) & 15U;
+      word |= static_cast<std::uint32_t>(book.v[entry] + 128) << (8 * byte);
+    }
+    return word;
+  });
 }
 /// 16 signed bytes, widened to words.
 LUNA_ISA_INLINE I load_bytes(const void* p) {
@@ -278,6 +305,14 @@ LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
     halves[i] = static_cast<std::uint16_t>(a.v[i]);
   }
   std::memcpy(p, halves, sizeof halves);
+}
+/// Stores the low bytes of the words, each 8 of them in the order kQuadOrder.
+LUNA_ISA_INLINE void store_quads(void* p, I a) {
+  std::int8_t bytes[16];
+  for (int i = 0; i < 16; ++i) {
+    bytes[i] = static_cast<std::int8_t>(a.v[i / 8 * 8 + kQuadOrder[i % 8]]);
+  }
+  std::memcpy(p, bytes, sizeof bytes);
 }
 
 }  // namespace luna::kernels::portable

@@ -1,16 +1,34 @@
 // Packed codes to pairs of signed 16-bit integers: one small class per storage. Included like
 // vector_math.inl.
 //
-// kLines lines of a 32-input block; a line yields kPairs words whose halves are two neighbouring
-// inputs of each of the 16 columns, in natural order.
+// kLines lines of a 32-input block. A line yields kPairs words whose signed halves are two
+// neighbouring inputs of each of the 16 columns, pair_index() of the block's 16; or kQuads words of
+// four unsigned bytes in the order kQuadOrder, ascending. kQuadBias is what the bytes are too large
+// by.
+
+/// What makes a signed byte unsigned.
+inline constexpr int kByteBias = 128;
+
+/// The low (0) or high (1) nibbles of the bytes.
+template <int i>
+LUNA_ISA_INLINE I nibbles(I line) {
+  return and_words(shift_right<4 * i>(line), set_word(0x0F0F0F0F));
+}
 
 struct NibbleCodes {
   static constexpr int kLines = 4;
   static constexpr int kPairs = 4;
+  static constexpr int kQuads = 2;
+  static constexpr int kQuadBias = 0;
+  static constexpr int pair_index(int line, int i) { return 4 * line + i; }
   explicit NibbleCodes(const PackedForm&) {}
   template <int i>
   LUNA_MEMBER_INLINE I pair(I line) const {
     return and_words(shift_right<4 * i>(line), set_word(0x000F000F));
+  }
+  template <int i>
+  LUNA_MEMBER_INLINE I quad(I line) const {
+    return nibbles<i>(line);
   }
 };
 
@@ -18,6 +36,8 @@ struct NibbleCodes {
 struct CentredNibbleCodes {
   static constexpr int kLines = 4;
   static constexpr int kPairs = 4;
+  static constexpr int kQuads = 0;
+  static constexpr int pair_index(int line, int i) { return 4 * line + i; }
   I zero;
   explicit CentredNibbleCodes(const PackedForm& form)
       : zero(set_word(form.form.zero * 0x00010001)) {}
@@ -30,27 +50,44 @@ struct CentredNibbleCodes {
 struct BookCodes {
   static constexpr int kLines = 4;
   static constexpr int kPairs = 4;
+  static constexpr int kQuads = 2;
+  static constexpr int kQuadBias = kByteBias;
+  static constexpr int pair_index(int line, int i) { return 4 * line + i; }
   Book book;
   explicit BookCodes(const PackedForm& form) : book(load_book(form.form.code_book)) {}
   template <int i>
   LUNA_MEMBER_INLINE I pair(I line) const {
     return look_up(book, shift_right<4 * i>(line));
   }
+  template <int i>
+  LUNA_MEMBER_INLINE I quad(I line) const {
+    return look_up_bytes(book, nibbles<i>(line));
+  }
 };
 
 struct ByteCodes {
   static constexpr int kLines = 8;
   static constexpr int kPairs = 2;
+  static constexpr int kQuads = 1;
+  static constexpr int kQuadBias = 0;
+  static constexpr int pair_index(int line, int i) { return line / 2 * 4 + line % 2 + 2 * i; }
   explicit ByteCodes(const PackedForm&) {}
   template <int i>
   LUNA_MEMBER_INLINE I pair(I line) const {
     return and_words(shift_right<8 * i>(line), set_word(0x00FF00FF));
+  }
+  template <int i>
+  LUNA_MEMBER_INLINE I quad(I line) const {
+    return line;
   }
 };
 
 struct SignedByteCodes {
   static constexpr int kLines = 8;
   static constexpr int kPairs = 2;
+  static constexpr int kQuads = 1;
+  static constexpr int kQuadBias = kByteBias;
+  static constexpr int pair_index(int line, int i) { return line / 2 * 4 + line % 2 + 2 * i; }
   explicit SignedByteCodes(const PackedForm&) {}
   template <int i>
   LUNA_MEMBER_INLINE I pair(I line) const {
@@ -59,6 +96,10 @@ struct SignedByteCodes {
     } else {
       return high_bytes_signed(line);
     }
+  }
+  template <int i>
+  LUNA_MEMBER_INLINE I quad(I line) const {
+    return xor_words(line, set_word(static_cast<std::int32_t>(0x80808080U)));
   }
 };
 
@@ -89,13 +130,62 @@ LUNA_ISA_INLINE void unroll(Op op) {
   op(std::integral_constant<int, n - 1>());
 }
 
-/// Writes the 16 pair words of a 32-input block, natural order, 64 bytes each.
-template <class Codes>
-LUNA_ISA_INLINE void unpack_block(const Codes& codes, const std::byte* block, std::int32_t* pairs) {
+/// Integer dot products of 16-bit activations: a word is a pair of inputs.
+struct PairDots {
+  static constexpr int kWords = 16;  // of a 32-input block
+  template <class Codes>
+  static constexpr int kPerLine = Codes::kPairs;
+  template <class Codes>
+  static constexpr int kBias = 0;
+  template <class Codes>
+  static constexpr int index(int line, int i) {
+    return Codes::pair_index(line, i);
+  }
+  template <int i, class Codes>
+  static LUNA_MEMBER_INLINE I word(const Codes& codes, I line) {
+    return codes.template pair<i>(line);
+  }
+  static LUNA_MEMBER_INLINE I dot(I acc, I weights, I activations) {
+    return dot_halves(acc, weights, activations);
+  }
+  static const std::byte* row(const QuantizedRows& x, std::int64_t row, std::int64_t k) {
+    return reinterpret_cast<const std::byte*>(x.codes + row * x.code_stride + k);
+  }
+  static std::int64_t row_bytes(const QuantizedRows& x) { return 2 * x.code_stride; }
+};
+
+/// The same of 8-bit activations: a word is a quad of inputs.
+struct QuadDots {
+  static constexpr int kWords = 8;
+  template <class Codes>
+  static constexpr int kPerLine = Codes::kQuads;
+  template <class Codes>
+  static constexpr int kBias = Codes::kQuadBias;
+  template <class Codes>
+  static constexpr int index(int line, int i) {
+    return Codes::kQuads * line + i;
+  }
+  template <int i, class Codes>
+  static LUNA_MEMBER_INLINE I word(const Codes& codes, I line) {
+    return codes.template quad<i>(line);
+  }
+  static LUNA_MEMBER_INLINE I dot(I acc, I weights, I activations) {
+    return dot_bytes(acc, weights, activations);
+  }
+  static const std::byte* row(const QuantizedRows& x, std::int64_t row, std::int64_t k) {
+    return reinterpret_cast<const std::byte*>(x.bytes + row * x.code_stride + k);
+  }
+  static std::int64_t row_bytes(const QuantizedRows& x) { return x.code_stride; }
+};
+
+/// Writes the words of a 32-input block, ascending, 64 bytes each.
+template <class Dots, class Codes>
+LUNA_ISA_INLINE void unpack_block(const Codes& codes, const std::byte* block, std::int32_t* words) {
   for (int j = 0; j < Codes::kLines; ++j) {
     const I line = load_words(block + 64 * j);
-    unroll<Codes::kPairs>([&](auto i) LUNA_LAMBDA_INLINE {
-      store_words(pairs + 16 * (Codes::kPairs * j + i), codes.template pair<i>(line));
+    unroll<Dots::template kPerLine<Codes>>([&](auto i) LUNA_LAMBDA_INLINE {
+      store_words(words + 16 * Dots::template index<Codes>(j, i),
+                  Dots::template word<i>(codes, line));
     });
   }
 }

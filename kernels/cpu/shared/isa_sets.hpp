@@ -17,5 +17,12 @@ extern const KernelSet kSet;
 namespace avx512 {
 extern const KernelSet kSet;
 }
+namespace avx512_bf16 {
+extern const KernelSet kSet;
+/// Whether this CPU's VDPBF16PS is two fused multiply-adds, high halves first, each rounded to
+/// nearest even with denormals as zero: a few thousand products, cancelling, overflowing and
+/// denormal ones among them. The instruction's manual does not promise it; AMD Zen 5 does it.
+bool has_chained_pairs();
+}  // namespace avx512_bf16
 
 }  // namespace luna::kernels

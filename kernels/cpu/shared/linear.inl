@@ -7,7 +7,7 @@
 
 /// A segment of kTileStrips strips, unpacked: what the tile loop reads.
 struct UnpackedStrip {
-  std::int32_t* pairs;        // [segment / 2][16] two inputs of 16 columns
+  std::int32_t* words;        // [segment / 2 or 4][16] two or four inputs of 16 columns
   float* scales;              // [groups of the segment][2][16] scale, offset
   std::int32_t* sub_offsets;  // [segment / form.group][16], super-blocks with offsets only
 };
@@ -18,7 +18,7 @@ struct SegmentRange {
 
 /// Integer sums are exact: 32 * 2047 * 255 < 2^24 for a group of 32 with 8-bit codes; a super-block
 /// stays below 256 * 2047 * 1953 < 2^30 (4 bits) and 256 * 511 * 4096 < 2^30 (6 bits).
-template <class Codes>
+template <class Dots, class Codes>
 void unpack_segment(const Codes& codes,
                     const PackedForm& form,
                     const std::byte* strip,
@@ -26,9 +26,9 @@ void unpack_segment(const Codes& codes,
                     const UnpackedStrip& out) {
   const std::size_t block_bytes = std::size_t{64} * Codes::kLines;
   for (std::int64_t k = range.first; k < range.last; k += 32) {
-    unpack_block(codes,
-                 strip + static_cast<std::size_t>(k / 32) * block_bytes,
-                 out.pairs + (k - range.first) * 8);
+    unpack_block<Dots>(codes,
+                       strip + static_cast<std::size_t>(k / 32) * block_bytes,
+                       out.words + (k - range.first) / 32 * (16 * Dots::kWords));
   }
   const std::int64_t first_group = range.first / form.scale_group;
   const std::int64_t last_group = (range.last + form.scale_group - 1) / form.scale_group;
@@ -39,14 +39,14 @@ void unpack_segment(const Codes& codes,
     float* scales = out.scales + (g - first_group) * 32;
     store(scales, r.scale);
     store(scales + 16, r.offset);
-    if (form.form.super_block != 0) {
+    if (form.form.super_block != 0) {  // pairs only, see has_byte_codes()
       const std::byte* subs = record + plain_scale_bytes(form);
       const std::int64_t n_sub = form.scale_group / form.form.group;
       const std::int64_t k0 = g * form.scale_group - range.first;
       for (std::int64_t j = 0; j < n_sub; ++j) {
         const I sub = load_bytes(subs + 16 * j);
         const I both = add_words(and_words(sub, set_word(0xFFFF)), shift_left<16>(sub));
-        std::int32_t* pairs = out.pairs + (k0 + j * form.form.group) * 8;
+        std::int32_t* pairs = out.words + (k0 + j * form.form.group) * 8;
         for (std::int64_t i = 0; i < form.form.group / 2; ++i) {
           store_words(pairs + 16 * i, mul_halves(load_words(pairs + 16 * i), both));
         }
@@ -68,7 +68,7 @@ struct TileRows {
   int last_columns;  // columns of the tile's last strip that exist
 };
 
-LUNA_ISA_INLINE std::int32_t load_pair(const std::int16_t* p) {
+LUNA_ISA_INLINE std::int32_t load_word(const std::byte* p) {
   std::int32_t word;
   std::memcpy(&word, p, sizeof word);
   return word;
@@ -109,38 +109,43 @@ LUNA_ISA_INLINE void clear(F (&a)[rows][strips]) {
     }
   }
 }
-template <int rows, int strips>
-LUNA_ISA_INLINE void clear(I (&a)[rows][strips]) {
+
+/// What a form adds to its products. bias: bytes that are kByteBias too large, in the integer sum.
+enum class OffsetKind { none, scaled_sum, sub_offsets, bias };
+
+/// isum += dot products of a 32-input block: the loop that prefill spends its time in.
+template <class Dots, int rows, int strips>
+LUNA_ISA_INLINE void tile_block(const std::int32_t* const (&words)[strips],
+                                const std::byte* const (&codes)[rows],
+                                I (&isum)[rows][strips]) {
 #pragma GCC unroll 16
-  for (int r = 0; r < rows; ++r) {
+  for (int i = 0; i < Dots::kWords; ++i) {
+    I word[strips];
 #pragma GCC unroll 16
     for (int c = 0; c < strips; ++c) {
-      a[r][c] = set_word(0);
+      word[c] = load_words(words[c] + 16 * i);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      const I a = set_word(load_word(codes[r] + 4 * i));
+#pragma GCC unroll 16
+      for (int c = 0; c < strips; ++c) {
+        isum[r][c] = Dots::dot(isum[r][c], word[c], a);
+      }
     }
   }
 }
 
-enum class OffsetKind { none, scaled_sum, sub_offsets };
-
-/// isum += dot products of a 32-input block: the loop that prefill spends its time in.
-template <int rows, int strips>
-LUNA_ISA_INLINE void tile_block(const std::int32_t* const (&pairs)[strips],
-                                const std::int16_t* const (&codes)[rows],
-                                I (&isum)[rows][strips]) {
+/// The integer sums before their first product. sums: of the rows' codes, where `bias` was added to
+/// every weight; else null.
+template <int bias, int rows, int strips>
+LUNA_ISA_INLINE void start_sums(const std::int32_t* sums, I (&isum)[rows][strips]) {
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    I pair[strips];
+  for (int r = 0; r < rows; ++r) {
+    const I start = set_word(bias == 0 ? 0 : -bias * sums[r]);
 #pragma GCC unroll 16
     for (int c = 0; c < strips; ++c) {
-      pair[c] = load_words(pairs[c] + 16 * i);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r) {
-      const I a = set_word(load_pair(codes[r] + 2 * i));
-#pragma GCC unroll 16
-      for (int c = 0; c < strips; ++c) {
-        isum[r][c] = dot_halves(isum[r][c], pair[c], a);
-      }
+      isum[r][c] = start;
     }
   }
 }
@@ -169,21 +174,21 @@ LUNA_ISA_INLINE void add_sub_offsets(const PackedForm& form,
 }
 
 /// A block of rows by a block of strips over one segment.
-template <int rows, int strips, OffsetKind offsets>
+template <class Dots, int rows, int strips, OffsetKind offsets>
 void tile_segment(const PackedForm& form,
                   const UnpackedStrip* unpacked,
                   SegmentRange range,
                   const TileRows& tile) {
   const QuantizedRows& x = *tile.x;
   const std::int64_t group = form.scale_group;
-  const std::int16_t* codes[rows];
+  const std::byte* codes[rows];
   for (int r = 0; r < rows; ++r) {
-    codes[r] = x.codes + (tile.row + r) * x.code_stride + range.first;
+    codes[r] = Dots::row(x, tile.row + r, range.first);
   }
-  const std::int32_t* pairs[strips];
+  const std::int32_t* words[strips];
   const float* scales[strips];
   for (int c = 0; c < strips; ++c) {
-    pairs[c] = unpacked[c].pairs;
+    words[c] = unpacked[c].words;
     scales[c] = unpacked[c].scales;
   }
   const std::int64_t first_group = range.first / group;
@@ -193,15 +198,17 @@ void tile_segment(const PackedForm& form,
   clear(acc);
   for (std::int64_t k = range.first; k < range.last; k += group) {
     I isum[rows][strips];
-    clear(isum);
+    constexpr int bias = offsets == OffsetKind::bias ? kByteBias : 0;
+    const std::int32_t* sums = bias == 0 ? nullptr : x.sums + k / group * x.group_stride + tile.row;
+    start_sums<bias>(sums, isum);
     const std::int64_t k_end = std::min(k + group, range.last);
     for (std::int64_t i = k; i < k_end; i += 32) {
-      tile_block(pairs, codes, isum);
+      tile_block<Dots>(words, codes, isum);
       for (int r = 0; r < rows; ++r) {
-        codes[r] += 32;
+        codes[r] += 4 * Dots::kWords;
       }
       for (int c = 0; c < strips; ++c) {
-        pairs[c] += 256;
+        words[c] += 16 * Dots::kWords;
       }
     }
 #pragma GCC unroll 16
@@ -241,24 +248,30 @@ using TileFunction = void (*)(const PackedForm&,
                               const TileRows&);
 
 /// The tile functions by number of rows, 1..kTileRows.
-template <int strips, OffsetKind offsets, int rows = kTileRows>
+template <class Dots, int strips, OffsetKind offsets, int rows = kTileRows>
 LUNA_ISA_INLINE TileFunction tile_function(std::int64_t n_rows) {
   if constexpr (rows > 1) {
     if (n_rows < rows) {
-      return tile_function<strips, offsets, rows - 1>(n_rows);
+      return tile_function<Dots, strips, offsets, rows - 1>(n_rows);
     }
   }
-  return tile_segment<rows, strips, offsets>;
+  return tile_segment<Dots, rows, strips, offsets>;
 }
-template <int strips>
+template <class Dots, class Codes, int strips>
 LUNA_ISA_INLINE TileFunction tile_function(const PackedForm& form, std::int64_t n_rows) {
-  if (!has_offset_term(form)) {
-    return tile_function<strips, OffsetKind::none>(n_rows);
+  if constexpr (Dots::template kBias<Codes> != 0) {
+    return tile_function<Dots, strips, OffsetKind::bias>(n_rows);
+  } else {
+    if (!has_offset_term(form)) {
+      return tile_function<Dots, strips, OffsetKind::none>(n_rows);
+    }
+    if constexpr (Dots::kWords == PairDots::kWords) {
+      if (form.form.super_block != 0) {
+        return tile_function<Dots, strips, OffsetKind::sub_offsets>(n_rows);
+      }
+    }
+    return tile_function<Dots, strips, OffsetKind::scaled_sum>(n_rows);
   }
-  if (form.form.super_block != 0) {
-    return tile_function<strips, OffsetKind::sub_offsets>(n_rows);
-  }
-  return tile_function<strips, OffsetKind::scaled_sum>(n_rows);
 }
 
 LUNA_ISA_INLINE int columns_of(const PackedForm& form, std::int64_t strip) {
@@ -271,7 +284,7 @@ LUNA_ISA_INLINE void place_unpacked(const PackedForm& form, void* scratch, Unpac
   auto* p = static_cast<std::byte*>(scratch);
   const auto segment = static_cast<std::size_t>(form.form.segment);
   for (int c = 0; c < kTileStrips; ++c) {
-    out[c].pairs = reinterpret_cast<std::int32_t*>(p);
+    out[c].words = reinterpret_cast<std::int32_t*>(p);
     p += segment * 32;
     out[c].scales = reinterpret_cast<float*>(p);
     p += (segment / static_cast<std::size_t>(form.scale_group) + 1) * 128;
@@ -280,7 +293,13 @@ LUNA_ISA_INLINE void place_unpacked(const PackedForm& form, void* scratch, Unpac
   }
 }
 
-template <class Codes, int strips>
+/// Rows of the next tile: tiles of nearly equal height, because short ones wait for their own sums.
+LUNA_ISA_INLINE std::int64_t next_tile_rows(std::int64_t rows_left, int rows_max) {
+  const std::int64_t n_tiles = (rows_left + rows_max - 1) / rows_max;
+  return (rows_left + n_tiles - 1) / n_tiles;
+}
+
+template <class Dots, class Codes, int strips>
 void linear_tiles(const Codes& codes, const LinearArgs& args, std::int64_t strip) {
   const PackedForm& form = *args.form;
   UnpackedStrip unpacked[kTileStrips];
@@ -289,32 +308,34 @@ void linear_tiles(const Codes& codes, const LinearArgs& args, std::int64_t strip
     const std::int64_t end = k + form.form.segment;
     const SegmentRange range{k, end < form.form.n_cols ? end : form.form.n_cols};
     for (int c = 0; c < strips; ++c) {
-      unpack_segment(codes,
-                     form,
-                     args.packed + static_cast<std::size_t>(strip + c) * form.strip_bytes,
-                     range,
-                     unpacked[c]);
+      unpack_segment<Dots>(codes,
+                           form,
+                           args.packed + static_cast<std::size_t>(strip + c) * form.strip_bytes,
+                           range,
+                           unpacked[c]);
     }
-    for (std::int64_t r = 0; r < args.n_rows; r += kTileRows) {
+    std::int64_t n_rows = 0;
+    for (std::int64_t r = 0; r < args.n_rows; r += n_rows) {
+      n_rows = next_tile_rows(args.n_rows - r, kTileRows);
       const std::int64_t row = args.first_row + r;
       const TileRows tile{args.quantized,
                           row,
                           args.y + row * args.y_stride + 16 * strip,
                           args.y_stride,
                           columns_of(form, strip + strips - 1)};
-      tile_function<strips>(form, args.n_rows - r)(form, unpacked, range, tile);
+      tile_function<Dots, Codes, strips>(form, n_rows)(form, unpacked, range, tile);
     }
   }
 }
 
-template <class Codes>
+template <class Dots, class Codes>
 void linear_many_rows(const Codes& codes, const LinearArgs& args) {
   std::int64_t strip = args.first_strip;
   const std::int64_t end = args.first_strip + args.n_strips;
   for (; strip + kTileStrips <= end; strip += kTileStrips) {
-    linear_tiles<Codes, kTileStrips>(codes, args, strip);
+    linear_tiles<Dots, Codes, kTileStrips>(codes, args, strip);
   }
   for (; strip < end; ++strip) {
-    linear_tiles<Codes, 1>(codes, args, strip);
+    linear_tiles<Dots, Codes, 1>(codes, args, strip);
   }
 }

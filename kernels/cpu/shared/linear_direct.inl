@@ -2,7 +2,9 @@
 // limit. Strips are shorter than the hardware prefetcher's warm-up, so each line asks for the same
 // line of the strips that come next. Included like vector_math.inl, after linear.inl.
 
-inline constexpr int kDirectRowsMax = kTileRows < 6 ? 4 : 6;
+/// Rows of one pass over a strip, and of all passes before unpacking once is cheaper.
+inline constexpr int kDirectRows = kTileRows < 6 ? 4 : 6;
+inline constexpr int kDirectRowsMax = 3 * kDirectRows;
 
 /// A hint: reading beyond the end of the weight is harmless.
 LUNA_ISA_INLINE void prefetch(const std::byte* p) {
@@ -11,12 +13,12 @@ LUNA_ISA_INLINE void prefetch(const std::byte* p) {
 
 /// The codes of a block's inputs, row after row.
 struct ActivationRows {
-  const std::int16_t* codes;
-  std::int64_t stride;
+  const std::byte* codes;
+  std::int64_t stride_bytes;
 };
 
 /// isum += dot products of a 32-input block, for `strips` strips (strip_bytes apart).
-template <int rows, int strips, class Codes>
+template <class Dots, int rows, int strips, class Codes>
 LUNA_ISA_INLINE void direct_block(const Codes& codes,
                                   const std::byte* block,
                                   std::size_t strip_bytes,
@@ -31,25 +33,26 @@ LUNA_ISA_INLINE void direct_block(const Codes& codes,
       line[c] = load_words(p);
       prefetch(p + strips * strip_bytes);
     }
-    unroll<Codes::kPairs>([&](auto p) LUNA_LAMBDA_INLINE {
-      I pair[strips];
+    unroll<Dots::template kPerLine<Codes>>([&](auto p) LUNA_LAMBDA_INLINE {
+      I word[strips];
 #pragma GCC unroll 16
       for (int c = 0; c < strips; ++c) {
-        pair[c] = codes.template pair<p>(line[c]);
+        word[c] = Dots::template word<p>(codes, line[c]);
       }
+      const std::byte* inputs = a.codes + 4 * Dots::template index<Codes>(j, p);
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
-        const I both = set_word(load_pair(a.codes + r * a.stride + 2 * (Codes::kPairs * j + p)));
+        const I own = set_word(load_word(inputs + r * a.stride_bytes));
 #pragma GCC unroll 16
         for (int c = 0; c < strips; ++c) {
-          isum[r][c] = dot_halves(isum[r][c], pair[c], both);
+          isum[r][c] = Dots::dot(isum[r][c], word[c], own);
         }
       }
     });
   }
 }
 
-template <class Codes, int rows, int strips, bool has_offset>
+template <class Dots, class Codes, int rows, int strips, bool has_offset>
 void direct_strips(const Codes& codes,
                    const LinearArgs& args,
                    std::int64_t row,
@@ -64,16 +67,17 @@ void direct_strips(const Codes& codes,
     F acc[rows][strips];
     clear(acc);
     for (std::int64_t k = first; k < last; k += group) {
-      I isum[rows][strips];
-      clear(isum);
-      for (std::int64_t i = k; i < k + group && i < last; i += 32) {
-        direct_block(codes,
-                     base + static_cast<std::size_t>(i / 32) * (64U * Codes::kLines),
-                     form.strip_bytes,
-                     {x.codes + row * x.code_stride + i, x.code_stride},
-                     isum);
-      }
       const std::int64_t g = k / group;
+      I isum[rows][strips];
+      constexpr int bias = Dots::template kBias<Codes>;
+      start_sums<bias>(bias == 0 ? nullptr : x.sums + g * x.group_stride + row, isum);
+      for (std::int64_t i = k; i < k + group && i < last; i += 32) {
+        direct_block<Dots>(codes,
+                           base + static_cast<std::size_t>(i / 32) * (64U * Codes::kLines),
+                           form.strip_bytes,
+                           {Dots::row(x, row, i), Dots::row_bytes(x)},
+                           isum);
+      }
       const std::byte* record =
           base + form.codes_bytes + static_cast<std::size_t>(g) * form.record_bytes;
 #pragma GCC unroll 16
@@ -102,35 +106,52 @@ void direct_strips(const Codes& codes,
   }
 }
 
-template <class Codes, int rows, bool has_offset>
-void direct_rows(const Codes& codes, const LinearArgs& args, std::int64_t row) {
+template <class Codes>
+using DirectFunction = void (*)(const Codes&, const LinearArgs&, std::int64_t, std::int64_t);
+
+/// direct_strips() by number of rows, 1..kDirectRows.
+template <class Dots, class Codes, int strips, bool has_offset, int rows = kDirectRows>
+LUNA_ISA_INLINE DirectFunction<Codes> direct_function(std::int64_t n_rows) {
+  if constexpr (rows > 1) {
+    if (n_rows < rows) {
+      return direct_function<Dots, Codes, strips, has_offset, rows - 1>(n_rows);
+    }
+  }
+  return direct_strips<Dots, Codes, rows, strips, has_offset>;
+}
+
+/// All rows by `strips` strips, whose bytes stay in L1 from the first rows on.
+template <class Dots, class Codes, int strips, bool has_offset>
+LUNA_ISA_INLINE void direct_blocks(const Codes& codes, const LinearArgs& args, std::int64_t strip) {
+  std::int64_t n_rows = 0;
+  for (std::int64_t r = 0; r < args.n_rows; r += n_rows) {
+    n_rows = next_tile_rows(args.n_rows - r, kDirectRows);
+    direct_function<Dots, Codes, strips, has_offset>(n_rows)(
+        codes, args, args.first_row + r, strip);
+  }
+}
+
+template <class Dots, class Codes, bool has_offset>
+void linear_direct(const Codes& codes, const LinearArgs& args) {
   const std::int64_t end = args.first_strip + args.n_strips;
   std::int64_t strip = args.first_strip;
   for (; strip + kDirectStrips <= end; strip += kDirectStrips) {
-    direct_strips<Codes, rows, kDirectStrips, has_offset>(codes, args, row, strip);
+    direct_blocks<Dots, Codes, kDirectStrips, has_offset>(codes, args, strip);
   }
   for (; strip < end; ++strip) {
-    direct_strips<Codes, rows, 1, has_offset>(codes, args, row, strip);
+    direct_blocks<Dots, Codes, 1, has_offset>(codes, args, strip);
   }
 }
 
-template <class Codes, bool has_offset, int rows = kDirectRowsMax>
-LUNA_ISA_INLINE void direct_by_rows(const Codes& codes, const LinearArgs& args) {
-  if constexpr (rows > 1) {
-    if (args.n_rows < rows) {
-      direct_by_rows<Codes, has_offset, rows - 1>(codes, args);
-      return;
-    }
-  }
-  direct_rows<Codes, rows, has_offset>(codes, args, args.first_row);
-}
-
-template <class Codes>
-void linear_few_rows(const Codes& codes, const LinearArgs& args) {
-  if (has_offset_term(*args.form)) {
-    direct_by_rows<Codes, true>(codes, args);
+template <class Dots, class Codes>
+void linear_quantized(const Codes& codes, const LinearArgs& args) {
+  const PackedForm& form = *args.form;
+  if (args.n_rows > kDirectRowsMax || form.form.super_block != 0) {
+    linear_many_rows<Dots>(codes, args);
+  } else if (has_offset_term(form)) {
+    linear_direct<Dots, Codes, true>(codes, args);
   } else {
-    direct_by_rows<Codes, false>(codes, args);
+    linear_direct<Dots, Codes, false>(codes, args);
   }
 }
 
@@ -141,16 +162,20 @@ void linear(const LinearArgs& args) {
     return;
   }
   const PackedForm& form = *args.form;
-  if (form.form.klass == WeightClass::dense) {
+  if (form.is_dense()) {
     linear_dense(args);
     return;
   }
+  const bool is_short = has_byte_codes(form.activation_bits, form.activation_group);
   with_codes(form, [&](const auto& codes) {
-    if (args.n_rows <= kDirectRowsMax && form.form.super_block == 0) {
-      linear_few_rows(codes, args);
-    } else {
-      linear_many_rows(codes, args);
+    using Codes = std::decay_t<decltype(codes)>;
+    if constexpr (Codes::kQuads != 0) {
+      if (is_short) {
+        linear_quantized<QuadDots>(codes, args);
+        return;
+      }
     }
+    linear_quantized<PairDots>(codes, args);
   });
 }
 
@@ -160,7 +185,8 @@ void unpack_quantized_row(
     const Codes& codes, const PackedForm& form, const std::byte* strip, int lane, float* y) {
   std::int32_t pairs[16 * 16];
   for (std::int64_t k = 0; k < form.form.n_cols; k += 32) {
-    unpack_block(codes, strip + static_cast<std::size_t>(k / 32) * (64U * Codes::kLines), pairs);
+    unpack_block<PairDots>(
+        codes, strip + static_cast<std::size_t>(k / 32) * (64U * Codes::kLines), pairs);
     const std::byte* record = strip + form.codes_bytes +
                               static_cast<std::size_t>(k / form.scale_group) * form.record_bytes;
     const RecordScales r = load_scales(form, record);
@@ -188,7 +214,7 @@ void unpack_quantized_row(
 void unpack_row(const PackedForm& form, const std::byte* packed, std::int64_t row, float* y) {
   const std::byte* strip = packed + static_cast<std::size_t>(row / 16) * form.strip_bytes;
   const int lane = static_cast<int>(row % 16);
-  if (form.form.klass == WeightClass::dense) {
+  if (form.is_dense()) {
     for (std::int64_t k = 0; k < form.form.n_cols; ++k) {
       std::uint16_t half;
       std::memcpy(&half, strip + (k / 2 * 16 + lane) * 4 + k % 2 * 2, sizeof half);

@@ -1,10 +1,13 @@
-// Activations: 12, 11 or 10 bit integers per row and group, or BF16. Included like vector_math.inl.
+// Activations: 12, 11, 10 or 8 bit integers per row and group, or BF16. Included like
+// vector_math.inl.
 
 /// Where a group's results go.
 struct GroupOut {
-  std::int16_t* codes;
+  std::int16_t* codes;  // one of the two
+  std::int8_t* bytes;
   float* scale;
   float* scaled_sum;
+  std::int32_t* sum;     // beside bytes
   std::int32_t* sums16;  // or null
 };
 
@@ -26,15 +29,23 @@ LUNA_ISA_INLINE void quantize_group(const float* x, std::int64_t n, int limit, G
   I sum = set_word(0);
   for (std::int64_t i = 0; i < n; i += 16) {
     const I a = skip ? set_word(0) : to_words(mul(load(x + i), inverse));
-    store_low_halves(out.codes + i, a);
+    if (out.bytes != nullptr) {
+      store_quads(out.bytes + i, a);
+    } else {
+      store_low_halves(out.codes + i, a);
+    }
     sum = add_words(sum, a);
     if (out.sums16 != nullptr) {
       out.sums16[i / 16] = sum_of_words(a);
     }
   }
   const float s = is_zero ? 0.0F : !is_finite ? __builtin_nanf("") : x_max / range;
+  const std::int32_t total = sum_of_words(sum);
   *out.scale = s;
-  *out.scaled_sum = static_cast<float>(sum_of_words(sum)) * s;
+  *out.scaled_sum = static_cast<float>(total) * s;
+  if (out.sum != nullptr) {
+    *out.sum = total;
+  }
 }
 
 void quantize_rows(const float* x,
@@ -55,9 +66,11 @@ void quantize_rows(const float* x,
       quantize_group(x_row + first,
                      n,
                      limit,
-                     {out->codes + row * out->code_stride + first,
+                     {out->codes == nullptr ? nullptr : out->codes + row * out->code_stride + first,
+                      out->bytes == nullptr ? nullptr : out->bytes + row * out->code_stride + first,
                       out->scale + at,
                       out->scaled_sum + at,
+                      out->sums == nullptr ? nullptr : out->sums + at,
                       sums});
     }
   }

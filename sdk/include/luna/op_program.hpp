@@ -34,9 +34,11 @@ struct LinearNumerics {
 ///
 /// n_rows_total  rows of the weight in the whole model, before any split over devices; gate and up
 ///               counted together where they are one op
+/// numerics_class  the program's class, LUNA_NUMERICS_*
 /// Source        the arithmetic contract: K segments, bits and groups of activations
 constexpr LinearNumerics linear_numerics(const luna_weight_desc& weight,
-                                         std::uint64_t n_rows_total) {
+                                         std::uint64_t n_rows_total,
+                                         std::uint32_t numerics_class = LUNA_NUMERICS_I12) {
   const bool dense = weight.klass == LUNA_WEIGHT_DENSE;
   const std::uint64_t group = dense ? 0 : weight.group;
   const std::uint64_t super_block = dense ? 0 : weight.super;
@@ -52,6 +54,8 @@ constexpr LinearNumerics linear_numerics(const luna_weight_desc& weight,
   if (weight.klass == LUNA_WEIGHT_AFFINE && weight.bits == 5) numerics.activation_bits = 11;
   if (weight.klass == LUNA_WEIGHT_AFFINE && (weight.bits == 6 || weight.bits == 7))
     numerics.activation_bits = 10;
+  if (numerics_class == LUNA_NUMERICS_I8) numerics.activation_bits = 8;
+  if (numerics_class == LUNA_NUMERICS_BF16) numerics.activation_bits = 16;
   numerics.activation_group = static_cast<std::uint32_t>(
       super_block != 0 ? super_block : std::clamp<std::uint64_t>(group, 32, 128));
   return numerics;

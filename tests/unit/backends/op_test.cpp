@@ -21,6 +21,7 @@ constexpr Tolerance kF32{8.0F, 0.0F};
 constexpr Tolerance kI12{8.0F, 1e-3F};  // 12 bits in groups: 3.2e-4 of a dot product's size
 constexpr Tolerance kI11{8.0F, 3e-3F};
 constexpr Tolerance kI10{8.0F, 6e-3F};
+constexpr Tolerance kI8{8.0F, 1.6e-2F};    // 8 bits: 16 times the grid of 12
 constexpr Tolerance kBf16{8.0F, 1.2e-2F};  // BF16 weights, activations or KV: 2^-9 an element
 
 /// One op in a program: what it is built of and how far from the oracle it may be.
@@ -30,7 +31,8 @@ struct OpCase {
   std::function<ViewId(ProgramBuilder&, ViewId x)> build;
   Tolerance tolerance;
   std::uint32_t reduction = 1;
-  std::vector<HostWeight> weights;  // from number 1 on; 0 is the embedding
+  std::uint32_t numerics = LUNA_NUMERICS_I12;  // of the cpu backend
+  std::vector<HostWeight> weights;             // from number 1 on; 0 is the embedding
 };
 
 constexpr std::uint32_t kVocab = 100;
@@ -56,7 +58,9 @@ class OpTest : public testing::Test {
     return l;
   }
   Program program_of(const OpCase& c, std::uint32_t* width) {
-    ProgramBuilder b(limits());
+    ProgramLimits own = limits();
+    own.numerics = c.numerics;
+    ProgramBuilder b(own);
     const ViewId x = b.embed(b.weight(0, kVocab, c.width));
     const ViewId y = b.gather_rows(c.build(b, x));
     *width = b.view(y).dims[1];
@@ -72,7 +76,7 @@ class OpTest : public testing::Test {
     TestDevice device(backend, 2);
     std::vector<HostWeight> weights = {embedding};
     weights.insert(weights.end(), c.weights.begin(), c.weights.end());
-    const auto handles = device.load_all(weights);
+    const auto handles = device.load_all(weights, c.numerics);
     EXPECT_TRUE(handles) << c.name << ": " << handles.error().message();
     const auto compiled = TestProgram::compile(device, program, *handles);
     EXPECT_TRUE(compiled) << c.name << ": " << compiled.error().message();
@@ -111,12 +115,14 @@ class OpTest : public testing::Test {
                       std::uint32_t n,
                       std::uint32_t k,
                       const WeightKind& kind,
-                      Tolerance tolerance) {
+                      Tolerance tolerance,
+                      std::uint32_t numerics_class = LUNA_NUMERICS_I12) {
     OpCase c;
+    c.numerics = numerics_class;
     c.name = name + " " + std::to_string(n) + "x" + std::to_string(k);
     c.width = k;
     c.weights = {random_weight(rng_, n, k, kind)};
-    const LinearNumerics numerics = linear_numerics(c.weights[0].desc, n);
+    const LinearNumerics numerics = linear_numerics(c.weights[0].desc, n, numerics_class);
     c.build = [=](ProgramBuilder& b, ViewId x) { return b.linear(x, b.weight(1, n, k), numerics); };
     c.tolerance = tolerance;
     c.reduction = k;
@@ -145,6 +151,34 @@ TEST_F(OpTest, LinearOfSuperBlocksAgreesWithTheOracle) {
     compare_linear("5 bits, 32", n, 256, {.bits = 5, .group = 32, .super = 256}, kI11);
     compare_linear(
         "6 bits, 16", n, 512, {.bits = 6, .group = 16, .super = 256, .has_offset = false}, kI10);
+  }
+}
+
+TEST_F(OpTest, LinearOfEveryNumericsClassAgreesWithTheOracle) {
+  const std::pair<std::uint32_t, Tolerance> classes[] = {{LUNA_NUMERICS_I8, kI8},
+                                                         {LUNA_NUMERICS_BF16, kBf16}};
+  for (const auto& [numerics, tolerance] : classes) {
+    const std::string name = numerics == LUNA_NUMERICS_I8 ? "i8, " : "bf16, ";
+    for (const std::uint32_t n : {5U, 130U}) {
+      compare_linear(name + "4 bits", n, 576, {}, tolerance, numerics);
+      compare_linear(name + "symmetric", n, 96, {.has_offset = false}, tolerance, numerics);
+      compare_linear(
+          name + "8 bits", n, 576, {.bits = 8, .has_offset = false}, tolerance, numerics);
+      compare_linear(name + "code book",
+                     n,
+                     576,
+                     {.has_offset = false, .code_book = true},
+                     tolerance,
+                     numerics);
+      compare_linear(name + "super-blocks",
+                     n,
+                     512,
+                     {.bits = 4, .group = 32, .super = 256},
+                     tolerance,
+                     numerics);
+      compare_linear(
+          name + "dense", n, 200, {.group = 0, .dtype = LUNA_DTYPE_BF16}, kBf16, numerics);
+    }
   }
 }
 

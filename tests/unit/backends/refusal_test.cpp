@@ -12,15 +12,29 @@ TEST(BackendRefusals, UnbuiltNumericsAreRefusedByName) {
   TestDevice device("cpu");
   std::mt19937_64 rng(test_seed());
   const HostWeight weight = random_weight(rng, 64, 64, {});
-  const std::pair<std::uint32_t, const char*> unbuilt[] = {
-      {LUNA_NUMERICS_F32, "'f32'"}, {LUNA_NUMERICS_I8, "'i8'"}, {LUNA_NUMERICS_BF16, "'bf16'"}};
-  for (const auto& [numerics, name] : unbuilt) {
-    const auto loaded = device.load(weight, numerics);
-    ASSERT_FALSE(loaded);
-    EXPECT_EQ(loaded.error().code(), Code::unsupported);
-    EXPECT_THAT(loaded.error().message(),
-                HasSubstr("numerics " + std::string(name) + " is not built yet; use i12"));
-  }
+  const auto loaded = device.load(weight, LUNA_NUMERICS_F32);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code(), Code::unsupported);
+  EXPECT_THAT(loaded.error().message(),
+              HasSubstr("numerics 'f32' is not built; the cpu backend computes i12, i8 and bf16"));
+}
+
+TEST(BackendRefusals, AProgramAndItsWeightsAreOfOneNumericsClass) {
+  TestDevice device("cpu");
+  std::mt19937_64 rng(test_seed());
+  const HostWeight weight = random_weight(rng, 64, 64, {});
+  const auto handles = device.load_all({weight}, LUNA_NUMERICS_I8);
+  ASSERT_TRUE(handles) << handles.error().message();
+  ProgramLimits limits;
+  limits.n_rows_max = limits.n_seqs_max = limits.n_out_rows_max = 1;
+  limits.n_blocks_per_seq_max = limits.n_positions_max = 1;
+  ProgramBuilder b(limits);
+  b.logits(b.gather_rows(b.embed(b.weight(0, 64, 64))));
+  const Result<Program> program = std::move(b).finish();
+  ASSERT_TRUE(program) << program.error().message();
+  const auto compiled = TestProgram::compile(device, *program, *handles);
+  ASSERT_FALSE(compiled);
+  EXPECT_THAT(compiled.error().message(), HasSubstr("was loaded for numerics class 2"));
 }
 
 TEST(BackendRefusals, UnbuiltKvTypeIsRefusedByName) {

@@ -24,7 +24,7 @@ inline std::uint64_t test_seed() {
 /// The instruction sets of this CPU; the portable one first.
 inline std::vector<const KernelSet*> kernel_sets() {
   std::vector<const KernelSet*> sets;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : kIsas) {
     if (const KernelSet* set = kernel_set(isa)) {
       sets.push_back(set);
     }
@@ -104,6 +104,15 @@ inline std::vector<NamedForm> quantized_forms() {
           {"int8_g128", affine(8, 128, 0, true, 0)},
           {"int4_g64", affine(4, 64, 0, true, 0)},
           {"int4_g128", affine(4, 128, 0, false, 8)}};
+}
+
+/// The same formats beside 8-bit activations.
+inline std::vector<NamedForm> short_activation_forms() {
+  std::vector<NamedForm> forms = quantized_forms();
+  for (NamedForm& one : forms) {
+    one.form.activation_bits_max = kShortActivationBits;
+  }
+  return forms;
 }
 
 /// Canonical planes with random contents, and the value of each weight.

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace luna::kernels {
 namespace {
 
@@ -17,7 +19,8 @@ struct Quantized {
             const std::vector<float>& x,
             std::int64_t n,
             const PackedForm& form)
-      : bytes(quantized_rows_bytes(n, form.form.n_cols, form.activation_group)),
+      : bytes(
+            quantized_rows_bytes(n, form.form.n_cols, form.activation_group, form.activation_bits)),
         rows(place_quantized_rows(
             bytes.get(), n, form.form.n_cols, form.activation_group, form.activation_bits)) {
     set.quantize_rows(x.data(), form.form.n_cols, 0, n, &rows);
@@ -25,6 +28,15 @@ struct Quantized {
   AlignedBytes bytes;
   QuantizedRows rows;
 };
+
+/// Activation i of a row, however it is kept.
+int code_of(const QuantizedRows& x, std::int64_t row, std::int64_t i) {
+  if (x.bytes == nullptr) {
+    return x.codes[row * x.code_stride + i];
+  }
+  const auto* at = std::find(std::begin(kQuadOrder), std::end(kQuadOrder), i % 8);
+  return x.bytes[row * x.code_stride + i / 8 * 8 + (at - kQuadOrder)];
+}
 
 /// The contract, section 3.1 of the kernel notes, as plainly as it can be written.
 std::vector<float> linear_by_contract(const CanonicalWeight& w, const QuantizedRows& x) {
@@ -44,7 +56,7 @@ std::vector<float> linear_by_contract(const CanonicalWeight& w, const QuantizedR
           std::int64_t offset_sum = 0;
           std::int64_t asum = 0;
           for (std::int64_t i = k; i < std::min(k + span, last); ++i) {
-            const std::int64_t a = x.codes[r * x.code_stride + i];
+            const std::int64_t a = code_of(x, r, i);
             std::int64_t q = w.code(n, i);
             asum += a;
             if (f.super_block != 0) {
@@ -217,6 +229,10 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                          Linear,
                          testing::ValuesIn(quantized_forms()),
                          [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(ClassI8,
+                         Linear,
+                         testing::ValuesIn(short_activation_forms()),
+                         [](const auto& one) { return one.param.name; });
 
 TEST(QuantizeRows, EverySetFollowsTheContractToTheBit) {
   set_thread_float_mode();
@@ -229,11 +245,11 @@ TEST(QuantizeRows, EverySetFollowsTheContractToTheBit) {
     x[96 + i] *= 0x1p+100F;
   }
   x[64] = 0x1p-100F;  // exactly the floor
-  for (const int bits : {12, 11, 10}) {
+  for (const int bits : {12, 11, 10, 8}) {
     for (const std::int64_t group : {32, 64, 128}) {
       std::vector<std::byte> first;
       for (const KernelSet* set : kernel_sets()) {
-        const AlignedBytes bytes(quantized_rows_bytes(1, k, group));
+        const AlignedBytes bytes(quantized_rows_bytes(1, k, group, bits));
         std::memset(bytes.get(), 0, bytes.size);
         const QuantizedRows rows = place_quantized_rows(bytes.get(), 1, k, group, bits);
         set->quantize_rows(x.data(), k, 0, 1, &rows);
@@ -250,12 +266,15 @@ TEST(QuantizeRows, EverySetFollowsTheContractToTheBit) {
             for (std::int64_t i = g * group; i < std::min(k, (g + 1) * group); ++i) {
               const float a =
                   is_zero ? 0.0F : std::nearbyint(x[static_cast<std::size_t>(i)] * (limit / x_max));
-              ASSERT_EQ(rows.codes[i], static_cast<int>(a));
+              ASSERT_EQ(code_of(rows, 0, i), static_cast<int>(a));
               sum += static_cast<int>(a);
             }
             const float s = is_zero ? 0.0F : x_max / limit;
             ASSERT_EQ(rows.scale[g * rows.group_stride], s);
             ASSERT_EQ(rows.scaled_sum[g * rows.group_stride], static_cast<float>(sum) * s);
+            if (rows.sums != nullptr) {
+              ASSERT_EQ(rows.sums[g * rows.group_stride], sum);
+            }
           }
         }
         ASSERT_EQ(0, std::memcmp(bytes.get(), first.data(), first.size())) << set->name;
@@ -307,10 +326,55 @@ float to_bf16(float x) {
   return x;
 }
 
+/// Every set's linear on dense (or dequantized) weights, at several row counts, against the chains
+/// over `values` [n, k], which are BF16 numbers.
+void expect_chains(const PackedForm& packed,
+                   const AlignedBytes& bytes,
+                   const std::vector<float>& values) {
+  const std::int64_t n = packed.form.n_rows;
+  const std::int64_t k = packed.form.n_cols;
+  const std::int64_t rows_max = 9;
+  std::vector<float> x = Random(23).normals(static_cast<std::size_t>(rows_max * k));
+  std::vector<float> expected;
+  std::vector<float> rounded;
+  for (const float one : x) {
+    rounded.push_back(to_bf16(one));
+  }
+  for (std::int64_t r = 0; r < rows_max; ++r) {
+    for (std::int64_t c = 0; c < n; ++c) {
+      expected.push_back(chain_by_contract(&rounded[static_cast<std::size_t>(r * k)],
+                                           &values[static_cast<std::size_t>(c * k)],
+                                           k,
+                                           packed.form.segment));
+    }
+  }
+  const AlignedBytes scratch(linear_scratch_bytes(packed));
+  for (const KernelSet* set : kernel_sets()) {
+    const AlignedBytes memory(dense_rows_bytes(rows_max, k));
+    const DenseRows dense = place_dense_rows(memory.get(), rows_max, k);
+    set->round_rows(x.data(), k, 0, rows_max, &dense);
+    for (const std::int64_t n_rows : {1, 4, 9}) {
+      std::vector<float> y(expected.size(), -7.0F);
+      LinearArgs args;
+      args.form = &packed;
+      args.packed = bytes.get();
+      args.dense = &dense;
+      args.n_rows = n_rows;
+      args.n_strips = packed.n_strips;
+      args.y = y.data();
+      args.y_stride = n;
+      args.scratch = scratch.get();
+      set->linear(args);
+      ASSERT_EQ(0, std::memcmp(y.data(), expected.data(), static_cast<std::size_t>(n_rows * n) * 4))
+          << set->name << " n=" << n << " k=" << k << " rows=" << n_rows << " seed=" << test_seed();
+    }
+  }
+}
+
 TEST(DenseLinear, EverySetFollowsTheContractToTheBit) {
   set_thread_float_mode();
   for (const std::int64_t k : {8, 33, 96, 576, 1536}) {
-    for (const std::int64_t n : {5, 48}) {
+    for (const std::int64_t n : {5, 48, 77}) {
       WeightForm f;
       f.n_rows = n;
       f.n_cols = k;
@@ -324,39 +388,38 @@ TEST(DenseLinear, EverySetFollowsTheContractToTheBit) {
       rows.codes = weights.data();
       rows.codes_stride_bytes = static_cast<std::size_t>(k) * 4;
       ASSERT_TRUE(pack_rows(packed, rows, 0, n, bytes.get()));
-      const std::int64_t n_rows = 9;
-      const std::vector<float> x = Random(23).normals(static_cast<std::size_t>(n_rows * k));
-      for (const KernelSet* set : kernel_sets()) {
-        const AlignedBytes memory(dense_rows_bytes(n_rows, k));
-        const DenseRows dense = place_dense_rows(memory.get(), n_rows, k);
-        set->round_rows(x.data(), k, 0, n_rows, &dense);
-        std::vector<float> y(static_cast<std::size_t>(n_rows * n));
-        LinearArgs args;
-        args.form = &packed;
-        args.packed = bytes.get();
-        args.dense = &dense;
-        args.n_rows = n_rows;
-        args.n_strips = packed.n_strips;
-        args.y = y.data();
-        args.y_stride = n;
-        set->linear(args);
-        for (std::int64_t r = 0; r < n_rows; ++r) {
-          for (std::int64_t c = 0; c < n; ++c) {
-            std::vector<float> a;
-            std::vector<float> b;
-            for (std::int64_t i = 0; i < k; ++i) {
-              a.push_back(to_bf16(x[static_cast<std::size_t>(r * k + i)]));
-              b.push_back(to_bf16(weights[static_cast<std::size_t>(c * k + i)]));
-            }
-            ASSERT_EQ(y[static_cast<std::size_t>(r * n + c)],
-                      chain_by_contract(a.data(), b.data(), k, f.segment))
-                << set->name << " k=" << k << " row " << r << " column " << c;
-          }
-        }
+      for (float& w : weights) {
+        w = to_bf16(w);
       }
+      expect_chains(packed, bytes, weights);
     }
   }
 }
+
+class DequantizedLinear : public testing::TestWithParam<NamedForm> {};
+
+TEST_P(DequantizedLinear, IsDenseLinearOnTheWeightsValues) {
+  set_thread_float_mode();
+  CanonicalWeight w(GetParam().form, 40, 512, 33);
+  w.form.is_dequantized = true;
+  const Packed packed(w);
+  ASSERT_TRUE(packed.is_exact && packed.form.is_dense());
+  std::vector<float> values;
+  std::vector<float> row(512);
+  for (std::int64_t r = 0; r < 40; ++r) {
+    for (std::int64_t k = 0; k < 512; ++k) {
+      values.push_back(to_bf16(static_cast<float>(w.value(r, k))));
+    }
+    select_kernels().unpack_row(packed.form, packed.bytes.get(), r, row.data());
+    EXPECT_EQ(0, std::memcmp(row.data(), &values[static_cast<std::size_t>(r * 512)], 512 * 4));
+  }
+  expect_chains(packed.form, packed.bytes, values);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         DequantizedLinear,
+                         testing::ValuesIn(quantized_forms()),
+                         [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace luna::kernels

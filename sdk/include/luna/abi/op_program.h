@@ -36,7 +36,7 @@ extern "C" {
  * Segments of K as in the arithmetic contract. */
 #define LUNA_OP_LINEAR 4u
 #define LUNA_LINEAR_SEGMENT 0u         /* U32: columns of a segment; the last may be shorter */
-#define LUNA_LINEAR_ACTIVATION_BITS 1u /* U32: class i12: 12, 11 or 10 */
+#define LUNA_LINEAR_ACTIVATION_BITS 1u /* U32: i12: 12, 11 or 10; i8: 8; bf16: 16 */
 #define LUNA_LINEAR_ACTIVATION_GROUP 2u /* U32: columns that share an activation scale */
 /* rope: x[n, n_heads * head_dim], frequencies[n_rot / 2] (constant, F64) -> y, same shape; in place
  * allowed. Pair p of a head is rotated by step.positions[i] * frequencies[p]: sine and cosine in
