@@ -6,6 +6,8 @@
 #define LUNA_ISA_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
 #define LUNA_ISA_AVX512_BF16 \
   "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
+#define LUNA_ISA_AMX \
+  "amx-tile,amx-int8,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
 
 // Twice, so that the features are expanded before they become text.
 #define LUNA_ISA_PRAGMA(...) LUNA_ISA_PRAGMA_TEXT(__VA_ARGS__)

@@ -233,9 +233,9 @@ struct LogitsState {
 // ---- The table
 // -----------------------------------------------------------------------------------
 
-enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
+enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 /// All of them, the best last.
-inline constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+inline constexpr Isa kIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 struct KernelSet {
   Isa isa;
@@ -292,8 +292,10 @@ int merge_logits(
 
 /// The set of one instruction set, or null where this CPU (or build) lacks it.
 const KernelSet* kernel_set(Isa isa);
-/// The best set of this CPU, or the one that the environment variable LUNA_ISA names (portable,
-/// avx2, avx512, avx512_bf16) if the CPU has it. Decided once. [any]
+/// The set of a name (portable, avx2, avx512, avx512_bf16, amx), or null and the reason in *why.
+const KernelSet* find_kernels(const char* name, const char** why);
+/// The best set of this CPU, or the one that the environment variable LUNA_ISA names if the CPU has
+/// it; whoever must not compute with another asks find_kernels() before. Decided once. [any]
 const KernelSet& select_kernels();
 
 /// Sets this thread's MXCSR to what the contract needs: nearest even, denormals are zero on both

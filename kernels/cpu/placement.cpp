@@ -3,6 +3,7 @@
 #include "kernels/cpu/kernel_set.hpp"
 #include "kernels/cpu/shared/isa_sets.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -88,11 +89,13 @@ std::size_t dense_rows_bytes(std::int64_t n_rows, std::int64_t k) {
 std::size_t linear_scratch_bytes(const PackedForm& form) {
   // shared/linear.inl, place_unpacked(): words, scales, sub-offsets of at most two strips.
   const auto segment = static_cast<std::size_t>(form.form.segment);
+  // amx/linear_tiles.inl, place_tile_scratch(): stored tiles, left sides, right sides, sums.
+  const std::size_t tiles = 4 * 1024 + 32 * 2 * segment + 48 * segment + (segment / 32 + 1) * 128;
   if (form.is_dense()) {
-    return 2 * segment * 32;  // shared/dense_pairs.inl: BF16 of two strips
+    return tiles;  // shared/dense_pairs.inl needs less: BF16 of two strips
   }
   const auto group = static_cast<std::size_t>(form.scale_group);
-  return 2 * (segment * 32 + (segment / group + 1) * 128 + segment / 16 * 64);
+  return std::max(tiles, 2 * (segment * 32 + (segment / group + 1) * 128 + segment / 16 * 64));
 }
 
 std::size_t attend_scratch_bytes(int head_dim) {

@@ -7,6 +7,7 @@
 
 #include <cpuid.h>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace luna::cpu {
@@ -163,6 +164,10 @@ constexpr std::uint32_t kDevicesMax = 64;
 class CpuBackend {
  public:
   static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings&) {
+    const char* why = nullptr;
+    const char* const isa = std::getenv("LUNA_ISA");
+    if (isa != nullptr && kernels::find_kernels(isa, &why) == nullptr)
+      return Error{Code::unsupported, std::string("LUNA_ISA = ") + isa + ": " + why};
     return std::unique_ptr<CpuBackend>(new CpuBackend(host));
   }
 

@@ -60,8 +60,10 @@ LUNA_ISA_INLINE void store_pairs(void* p, F x) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_castsi512_si256(pairs));
 }
 
-#include "kernels/cpu/shared/dense_pairs.inl"
+// clang-format off
 #include "kernels/cpu/shared/kernels.inl"
+#include "kernels/cpu/shared/dense_pairs.inl"
+// clang-format on
 
 constexpr KernelSet make_pair_set() {
   KernelSet set = make_set(Isa::avx512_bf16, "avx512_bf16");

@@ -25,4 +25,14 @@ extern const KernelSet kSet;
 bool has_chained_pairs();
 }  // namespace avx512_bf16
 
+namespace amx {
+KernelSet make_set();  // of a CPU with AMX
+/// Asks the system for the tile registers, for the whole process; asking again does no harm.
+bool is_permitted();
+}  // namespace amx
+namespace amx_model {
+/// The AMX kernels on tiles in memory: the bits of amx::make_set() on any CPU, for tests.
+KernelSet make_set();
+}  // namespace amx_model
+
 }  // namespace luna::kernels

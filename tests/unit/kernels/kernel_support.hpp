@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/kernel_set.hpp"
+#include "kernels/cpu/shared/isa_sets.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -21,14 +22,16 @@ inline std::uint64_t test_seed() {
   return text == nullptr ? 20260117U : std::strtoull(text, nullptr, 10);
 }
 
-/// The instruction sets of this CPU; the portable one first.
+/// The instruction sets of this CPU, the portable one first; and the AMX kernels on modelled tiles.
 inline std::vector<const KernelSet*> kernel_sets() {
+  static const KernelSet kModel = amx_model::make_set();
   std::vector<const KernelSet*> sets;
   for (const Isa isa : kIsas) {
     if (const KernelSet* set = kernel_set(isa)) {
       sets.push_back(set);
     }
   }
+  sets.push_back(&kModel);
   return sets;
 }
 
