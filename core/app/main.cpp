@@ -1,4 +1,5 @@
 // The program: command line, exit codes, the outermost fence.
+#include "core/app/command_bench.hpp"
 #include "core/app/command_check.hpp"
 #include "core/app/command_generate.hpp"
 #include "core/app/command_inspect.hpp"
@@ -37,6 +38,7 @@ struct CommandLine {
   TokenizeOptions tokenize;
   TemplateOptions chat_template;
   PullOptions pull;
+  BenchOptions bench;
   std::string path;    // inspect, check, plugin
   std::string plugin;  // plugins info, why
   std::string model;   // tokenize, template: a path or a known name
@@ -136,6 +138,74 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
       });
   line.chat.temperature = 0.7F;
   add_prompt_options(*chat, line.chat);
+}
+
+void add_bench_load_options(CLI::App& command, BenchOptions& options) {
+  bench::LoadOptions& load = options.load;
+  auto* clients = command.add_option(
+      "--clients", load.n_clients, "closed loop: each sends its next request when the last ended");
+  clients->check(CLI::Range(1U, 65536U))->capture_default_str();
+  command
+      .add_option("--rate", load.rate_per_s, "open loop: requests a second, at Poisson arrivals")
+      ->check(CLI::PositiveNumber)
+      ->excludes(clients);
+  command.add_option("--requests", load.n_requests, "how many are measured")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--warm-up", load.n_warm_up, "requests before these, dropped")
+      ->capture_default_str();
+  command.add_option("--duration", options.duration_s, "seconds; nothing is begun later")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--timeout", options.timeout_s, "seconds a request may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "of prompts and arrivals; else the clock's, printed");
+  command.add_option("--ttft-limit-ms", options.limits.ttft_ms, "for goodput: to the first token");
+  command.add_option("--itl-limit-ms", options.limits.itl_ms, "for goodput: the longest gap");
+  command.add_option("--tpot-limit-ms", options.limits.tpot_ms, "for goodput: the mean gap");
+  command.add_option("--e2e-limit-ms", options.limits.e2e_ms, "for goodput: to the end");
+}
+
+void add_bench_command(CLI::App& app, CommandLine& line) {
+  CLI::App* command = add(app,
+                          line,
+                          "bench",
+                          "Measure a server, or a model in this process, under load",
+                          [](CommandLine& l, const CommandStreams& s) {
+                            l.bench.plugin_folders = l.plugin_folders;
+                            return run_bench(l.bench, s);
+                          });
+  BenchOptions& options = line.bench;
+  auto* url = command->add_option(
+      "--url", options.url, "of any OpenAI-compatible server; else the model runs in this process");
+  command->add_option("--served-model", options.served_model, "name there (default: the first)")
+      ->needs(url);
+  command->add_option("--config", options.config, "TOML file, for this process")->excludes(url);
+  command->add_option("--model", options.model, "a GGUF file or a known name, for this process")
+      ->excludes(url);
+  bench::SyntheticPrompts& synthetic = options.synthetic;
+  auto* file = command->add_option(
+      "--prompts", options.prompts, "a file with a prompt a line; .jsonl: strings or objects");
+  command->add_option("--prompt-tokens", synthetic.n_tokens, "synthetic prompts: their length")
+      ->excludes(file)
+      ->capture_default_str();
+  command
+      ->add_option("--shared-prefix-tokens",
+                   synthetic.n_shared_prefix_tokens,
+                   "synthetic prompts: of their length, the same in all")
+      ->excludes(file);
+  command->add_option("--token-id-max", synthetic.token_id_max, "synthetic prompts: ids are below")
+      ->excludes(file)
+      ->capture_default_str();
+  command->add_option("--output-tokens", options.n_output_tokens, "length of an answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--body", options.body, "fields added to each request's body")
+      ->capture_default_str();
+  command->add_option("--json", options.json_file, "file for programs");
+  command->add_flag("--token-times", options.with_token_times, "with the time of every token");
+  command->add_option("--plot", options.plot_file, "SVG file with the latencies' distributions");
+  add_bench_load_options(*command, options);
 }
 
 void add_text_commands(CLI::App& app, CommandLine& line) {
@@ -280,6 +350,7 @@ int run(int argc, char** argv) {
   app.add_option(
       "--plugin-dir", line.plugin_folders, "folder searched for plugins first; may be repeated");
   add_serving_commands(app, line);
+  add_bench_command(app, line);
   add_text_commands(app, line);
   add_file_commands(app, line);
   add_plugin_commands(app, line);
