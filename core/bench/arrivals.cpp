@@ -20,7 +20,7 @@ std::vector<Nanoseconds> poisson_arrivals(double rate_per_s, std::size_t n, std:
   double at_s = 0;
   for (std::size_t i = 0; i < n; ++i) {
     // 1 - u is in (0, 1]: the logarithm is finite.
-    at_s -= std::log(1.0 - uniform01(seed, kArrivalStream, i)) / rate_per_s;
+    at_s -= std::log(1.0 - uniform01(seed, kArrivalStream, i).first) / rate_per_s;
     times.push_back(std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(at_s)));
   }
   return times;

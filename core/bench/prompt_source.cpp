@@ -114,7 +114,8 @@ Prompt PromptSource::prompt(std::size_t request_idx) const {
   for (std::uint32_t i = 0; i < s.n_tokens; ++i) {
     const bool is_shared = i < s.n_shared_prefix_tokens;
     const auto stream = is_shared ? kPrefixStream : static_cast<std::uint32_t>(request_idx);
-    ids[i] = s.token_id_min + static_cast<std::uint32_t>(uniform01(s.seed, stream, i) * n_ids);
+    const double u = uniform01(s.seed, stream, i).first;
+    ids[i] = s.token_id_min + static_cast<std::uint32_t>(u * n_ids);
   }
   return {std::move(ids), n_generated_};
 }
