@@ -127,6 +127,7 @@ Result<void> App::Impl::load_models() {
     parts.clock = &clock;
     parts.wake = &pipeline_wake;
     parts.n_requests_max = settings.server.n_requests_max;
+    parts.speculation = settings.speculation;
     LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
     metrics.add_model(wanted.name, model->stats());
     models.push_back(std::move(model));

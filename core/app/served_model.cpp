@@ -32,8 +32,39 @@ std::uint32_t to_abi(config::KvCacheType type) {
   return type == config::KvCacheType::int8 ? LUNA_DTYPE_I8 : LUNA_DTYPE_BF16;
 }
 
+/// Rows of logits that drafts share, all sequences together: where more would be verified in one
+/// step, rows cost what they bring. Each takes the vocabulary in floats.
+constexpr std::uint32_t kDraftRowsMax = 32;
+
+engine::SpeculationOptions speculation_options(const config::ModelSettings& model,
+                                               const config::SpeculationSettings& settings) {
+  if (settings.method == config::SpeculationMethod::off) return {};
+  if (model.step_tokens_max <= model.n_sequences_max) {
+    logger("model")->warn(
+        "no speculation: steps have no row beyond one a sequence model={} step_tokens_max={} "
+        "sequences_max={}",
+        model.name,
+        model.step_tokens_max,
+        model.n_sequences_max);
+    return {};
+  }
+  engine::SpeculationOptions options;
+  options.n_draft_max = settings.n_draft_max;
+  options.lengths = {.n_min = settings.ngram_min, .n_max = settings.ngram_max};
+  return options;
+}
+
+std::uint32_t n_draft_rows(const config::ModelSettings& model,
+                           const engine::SpeculationOptions& options) {
+  if (options.n_draft_max == 0) return 0;
+  return std::min({kDraftRowsMax,
+                   options.n_draft_max * model.n_sequences_max,
+                   model.step_tokens_max - model.n_sequences_max});
+}
+
 model::ModelOptions model_options(const config::ModelSettings& settings,
-                                  const std::filesystem::path& path) {
+                                  const std::filesystem::path& path,
+                                  const engine::SpeculationOptions& speculation) {
   model::ModelOptions options;
   options.name = settings.name;
   options.path = path;
@@ -42,7 +73,7 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   options.kv_block_tokens = settings.kv_block_tokens;
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
-  options.limits.n_out_rows_max = settings.n_sequences_max;
+  options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows(settings, speculation);
   options.limits.n_positions_max = settings.context_tokens_max.value_or(0);
   if (settings.layers) {
     options.layers.emplace();
@@ -110,12 +141,14 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
                                      const std::filesystem::path& path) {
   if (auto text = read_text(path); !text) return text.error().in("model " + name);
   const model::ModelResources resources{parts.quants, parts.devices, parts.collective};
-  LUNA_TRY(model, model::Model::load(model_options(settings, path), resources));
+  const engine::SpeculationOptions speculation = speculation_options(settings, parts.speculation);
+  LUNA_TRY(model, model::Model::load(model_options(settings, path, speculation), resources));
   const model::CompiledModel& compiled = model->compiled();
   scheduler = std::move(parts.scheduler);
   engine::EngineOptions options;
   options.n_waiting_max = parts.n_requests_max;
   options.step_tokens_max = settings.step_tokens_max;
+  options.speculation = speculation;
   LUNA_TRY(
       engine,
       engine::Engine::create(

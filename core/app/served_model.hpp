@@ -29,6 +29,7 @@ struct ModelParts {
   Clock* clock = nullptr;
   WakeSignal* wake = nullptr;  ///< set after steps that published
   std::uint32_t n_requests_max = 0;
+  config::SpeculationSettings speculation;
 };
 
 /// Owned by App. A resource.

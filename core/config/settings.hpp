@@ -138,6 +138,16 @@ struct TransportSettings {
   std::map<std::string, RawGroup> transports;  ///< by transport
 };
 
+enum class SpeculationMethod { off, ngram };
+
+/// [speculation]: answers do not depend on it, only how soon they come.
+struct SpeculationSettings {
+  SpeculationMethod method = SpeculationMethod::off;
+  std::uint32_t n_draft_max = 0;
+  std::uint32_t ngram_min = 0;
+  std::uint32_t ngram_max = 0;
+};
+
 enum class LogLevel { trace, debug, info, warn, error, off };
 
 /// [log]
@@ -156,6 +166,7 @@ struct Settings {
   std::vector<StageSettings> stages;
   SchedulerSettings scheduler;
   TransportSettings transport;
+  SpeculationSettings speculation;
   LogSettings log;
 };
 

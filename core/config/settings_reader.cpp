@@ -97,6 +97,10 @@ class Reader {
     if (row.table == "server") read_table(row, name, node, &settings().server);
     if (row.table == "plugins") read_table(row, name, node, &settings().plugins);
     if (row.table == "log") read_table(row, name, node, &settings().log);
+    if (row.table == "speculation") {
+      read_table(row, name, node, &settings().speculation);
+      check_ngrams(node);
+    }
     if (row.table == "scheduler") {
       read_table(row, name, node, &settings().scheduler);
       settings().scheduler.policy_at = value_position(node, "policy");
@@ -107,6 +111,15 @@ class Reader {
       settings().transport.data_at = value_position(node, "data");
       read_plugin_tables(name, node, settings().transport.transports);
     }
+  }
+
+  void check_ngrams(const TomlNode& node) {
+    const SpeculationSettings& speculation = settings().speculation;
+    if (speculation.ngram_min <= speculation.ngram_max) return;
+    const char* key = find_entry(node, "ngram_min") != nullptr ? "ngram_min" : "ngram_max";
+    report(value_position(node, key),
+           "speculation.ngram_min = " + std::to_string(speculation.ngram_min) +
+               ": must be at most ngram_max = " + std::to_string(speculation.ngram_max));
   }
 
   void read_repeated(const TableRow& row, const TomlEntry* entry) {

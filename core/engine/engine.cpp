@@ -39,6 +39,11 @@ Result<void> check_model(const model::CompiledModel& model, const model::StepLim
   return {};
 }
 
+NgramLengths ngram_lengths(const SpeculationOptions& options) {
+  const bool looks_up = options.n_draft_max > 0 && options.drafter == nullptr;
+  return looks_up ? options.lengths : NgramLengths{};
+}
+
 KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
   if (!options.prefix_cache) return KvPool(model.n_kv_blocks);
   return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
@@ -82,7 +87,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
                              .kv_block_tokens = model.kv_block_tokens,
                              .n_kv_blocks = model.n_kv_blocks,
                              .n_choices_max = std::max(options.n_waiting_max, 1U),
-                             .prefix_per_tenant = options.prefix_cache_per_tenant};
+                             .prefix_per_tenant = options.prefix_cache_per_tenant,
+                             .ngrams = ngram_lengths(options.speculation)};
   const EngineParts parts{model, scheduler, tokenizer, clock, stats, on_published, context};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
@@ -117,6 +123,11 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       batch(step_limits, limits.kv_block_tokens),
       runner(parts.model, wake),
       sampler(limits.vocab_size, parts.model.n_candidates),
+      speculation(options.speculation,
+                  {.n_slots = sequences.n_slots(),
+                   .n_rows_max = step_limits.n_rows_max,
+                   .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
+                   .kv_block_tokens = limits.kv_block_tokens}),
       loads(parts.model.shards.size()) {
   update_gauges();
 }

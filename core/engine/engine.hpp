@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/clock.hpp"
+#include "core/engine/ngram_index.hpp"
 #include "core/model/compiled_model.hpp"
 #include "core/pipeline/request.hpp"
 #include "core/pipeline/token_stream.hpp"
@@ -39,12 +40,25 @@ struct SequenceRequest {
   std::vector<std::shared_ptr<pipeline::TokenStream>> streams;
 };
 
+/// How drafts are made. Answers do not depend on it.
+struct SpeculationOptions {
+  std::uint32_t n_draft_max = 0;  ///< tokens of a draft; 0: none are made
+  NgramLengths lengths{};         ///< of the look-up
+  /// In place of the look-up, and offered whatever it costs: writes a draft of at most
+  /// draft.size() tokens and returns its length. For tests. [engine]
+  std::uint32_t (*drafter)(void* context,
+                           const SplitText& text,
+                           std::span<pipeline::TokenId> draft) = nullptr;
+  void* drafter_context = nullptr;
+};
+
 struct EngineOptions {
   std::uint32_t n_waiting_max = 1024;    ///< sequences in the queue; beyond it: exhausted
   std::uint32_t step_tokens_max = 512;   ///< token rows a step, at most the model's
   bool prefix_cache = true;              ///< keep computed blocks for prompts that begin the same
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
+  SpeculationOptions speculation{};
 };
 
 /// Runs one model. The step: commands in, the ended step's tokens out, plan, KV blocks, one submit

@@ -11,6 +11,7 @@
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
+#include "core/engine/speculation.hpp"
 #include "core/engine/step_batch.hpp"
 #include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
@@ -65,6 +66,7 @@ struct Engine::Impl {
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
   void start_step(Nanoseconds now, Nanoseconds planned);
+  void add_to_batch(const PlannedRun& run);
   void fail_step(const StepRunner::Outcome& outcome);
   void measure_step(Nanoseconds now);
   void record_step(Nanoseconds sampled);
@@ -74,9 +76,10 @@ struct Engine::Impl {
 
   // ---- tokens
   void produce(const StepBatch::Entry& entry, Nanoseconds now);
-  void draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now);
+  void verify(const StepBatch::Entry& entry, Nanoseconds now);
+  bool draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now);
   [[nodiscard]] LogitsRow output_row(std::uint32_t out_row) const;
-  [[nodiscard]] static DrawContext draw_context(const Sequence& sequence);
+  [[nodiscard]] static DrawContext draw_context(const Sequence& sequence, std::uint32_t n_ahead);
 
   // ---- ends
   void end_sequence(std::uint32_t slot, const pipeline::StreamEnd& end);
@@ -114,6 +117,7 @@ struct Engine::Impl {
   StepBatch batch;
   StepRunner runner;
   Sampler sampler;
+  Speculation speculation;
 
   bool plan_due = false;   // something happened since the last plan
   bool published = false;  // since the last on_published

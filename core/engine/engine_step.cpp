@@ -119,6 +119,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
                           .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
                           .step_costs = cost_fit.costs()};
   find_prefixes();
+  speculation.offer(sequences, pool, time.step_costs);
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
   const Nanoseconds planned = parts.clock.now();
@@ -179,17 +180,8 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
   for (const PlannedRun& run : plan.runs) {
     if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
   }
-  for (const PlannedRun& run : plan.runs) {
-    Sequence& sequence = sequences[run.slot];
-    const LiveRequest& request = *sequence.request;
-    if (sequence.phase == Phase::prefill) {
-      bump(
-          sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
-          run.n_tokens);
-    }
-    batch.add(
-        run, sequence, pool, sampler.output_flags(draw_context(sequence), request.asked->logprobs));
-  }
+  for (const PlannedRun& run : plan.runs)
+    add_to_batch(run);
   if (batch.is_empty()) return;
   step_started = now;
   ++n_steps;
@@ -210,6 +202,24 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
   parts.stats.n_submit_calls.store(runner.n_submits(), std::memory_order_relaxed);
 }
 
+void Engine::Impl::add_to_batch(const PlannedRun& run) {
+  Sequence& sequence = sequences[run.slot];
+  std::span<const pipeline::TokenId> draft;
+  if (sequence.phase == Phase::prefill) {
+    bump(sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
+         run.n_tokens);
+  } else if (sequence.n_draft > 0) {
+    draft = speculation.draft(run.slot);
+  }
+  const StepBatch::Entry& entry = batch.add(run, sequence, pool, draft);
+  bump(parts.stats.n_draft_tokens, entry.n_draft);
+  for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i) {
+    const std::uint32_t flags =
+        sampler.output_flags(draw_context(sequence, i), sequence.request->asked->logprobs);
+    batch.set_out_flags(*entry.out_row + i, flags);
+  }
+}
+
 void Engine::Impl::finish_step() {
   const StepRunner::Outcome outcome = runner.collect();
   const Nanoseconds now = parts.clock.now();
@@ -219,7 +229,7 @@ void Engine::Impl::finish_step() {
   } else {
     for (const StepBatch::Entry& entry : batch.entries()) {
       Sequence& sequence = sequences[entry.slot];
-      sequence.n_computed += entry.n_tokens;
+      sequence.n_computed += entry.n_tokens - entry.n_draft;
       if (sequence.n_computed >= sequence.n_prefill) sequence.phase = Phase::decode;
       if (entry.out_row && !sequence.request->cancelled) produce(entry, now);
       // After the token was drawn: what gave no number is not kept.

@@ -33,17 +33,33 @@ EndCode end_code(const StreamEnd& end) {
 }  // namespace
 
 void Engine::Impl::produce(const StepBatch::Entry& entry, Nanoseconds now) {
-  const LogitsRow row = output_row(*entry.out_row);
   LiveRequest& request = *sequences[entry.slot].request;
   if (std::exchange(request.forked, true) || request.choices.size() == 1) {
-    draw_token(entry.slot, row, now);
+    verify(entry, now);
     return;
   }
+  const LogitsRow row = output_row(*entry.out_row);
   // All choices draw their first token from the prompt's last row.
   const std::span<const std::uint32_t> others = sequences.fork(entry.slot, pool);
   draw_token(entry.slot, row, now);
   for (const std::uint32_t slot : others)
     draw_token(slot, row, now);
+}
+
+// Every token is drawn, by what it would be drawn by without a draft. As long as it is the draft's,
+// the next row was computed from the right tokens, and its KV is there; the KV of the others is
+// written again before any row may attend to it.
+void Engine::Impl::verify(const StepBatch::Entry& entry, Nanoseconds now) {
+  Sequence& sequence = sequences[entry.slot];
+  for (std::uint32_t i = 0;; ++i) {
+    const bool goes_on = draw_token(entry.slot, output_row(*entry.out_row + i), now);
+    if (!goes_on) return;
+    const pipeline::TokenId drawn = sequence.choice().generated.back();
+    speculation.note(entry.slot, drawn);
+    if (i == entry.n_draft || drawn != speculation.draft(entry.slot)[i]) return;
+    ++sequence.n_computed;
+    bump(parts.stats.n_draft_tokens_accepted, 1);
+  }
 }
 
 LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
@@ -62,24 +78,26 @@ LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
   return row;
 }
 
-DrawContext Engine::Impl::draw_context(const Sequence& sequence) {
+// n_ahead  tokens of the draft that will have been drawn before; what they are it does not know
+DrawContext Engine::Impl::draw_context(const Sequence& sequence, std::uint32_t n_ahead) {
   const LiveRequest& request = *sequence.request;
   return {.params = request.asked->sampling,
           .prompt = request.asked->prompt,
           .output = sequence.choice().generated,
           .allowed = request.allowed_ids,
-          .masked = request.masked_ids(sequence.n_generated()),
+          .masked = request.masked_ids(sequence.n_generated() + n_ahead),
           .choice_idx = sequence.choice_idx};
 }
 
-void Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now) {
+// Returns whether the sequence goes on.
+bool Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now) {
   Sequence& sequence = sequences[slot];
   const SequenceRequest& asked = *sequence.request->asked;
-  const Draw draw = sampler.draw(row, draw_context(sequence));
+  const Draw draw = sampler.draw(row, draw_context(sequence, 0));
   if (draw.outcome != DrawOutcome::drawn) {
     const bool not_finite = draw.outcome == DrawOutcome::not_finite;
     end_sequence(slot, not_finite ? kNotFinite : kNothingAllowed);
-    return;
+    return false;
   }
   float logprob = 0.0F;
   std::span<const pipeline::TokenLogprob> top;
@@ -102,6 +120,7 @@ void Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseco
   } else {
     publish(choice);
   }
+  return !reason;
 }
 
 void Engine::Impl::publish(Choice& choice) {

@@ -108,8 +108,13 @@ void sort_unique(std::vector<TokenId>& ids) {
 
 }  // namespace
 
-Choice::Choice(const SequenceRequest& asked, std::size_t idx, const text::Tokenizer& tokenizer)
+Choice::Choice(const SequenceRequest& asked,
+               std::size_t idx,
+               const text::Tokenizer& tokenizer,
+               const NgramLengths& ngrams)
     : n_generated_max_(asked.stop.n_generated_max),
+      ngrams_(ngrams, asked.stop.n_generated_max),
+      n_indexed_(static_cast<std::uint32_t>(asked.prompt.size())),
       detokenizer_(tokenizer, text::Detokenizer::ControlText::hidden),
       matcher_(asked.stop.stop_strings, piece_bytes_max(tokenizer)),
       stream_(asked.streams[idx]) {
@@ -176,6 +181,15 @@ std::uint32_t Choice::publish() {
   return n_new;
 }
 
+std::optional<NgramMatch> Choice::look_up(const SplitText& text,
+                                          const NgramLengths& lengths,
+                                          const NgramIndex& prompt) {
+  // What ends the text is looked for, and joins later: it would find itself.
+  while (n_indexed_ + 1 < text.size())
+    ngrams_.add(text, ++n_indexed_);
+  return longest_match(text, lengths, prompt, ngrams_);
+}
+
 Result<void> check_fit(const RequestLimits& limits,
                        std::uint32_t n_prompt,
                        std::uint32_t n_generated_max,
@@ -217,7 +231,11 @@ Result<std::unique_ptr<LiveRequest>> LiveRequest::make(std::unique_ptr<SequenceR
   sort_unique(live->allowed_ids);
   live->choices.reserve(request->streams.size());
   for (std::size_t c = 0; c < request->streams.size(); ++c)
-    live->choices.emplace_back(*request, c, tokenizer);
+    live->choices.emplace_back(*request, c, tokenizer, limits.ngrams);
+  const auto n_prompt = static_cast<std::uint32_t>(request->prompt.size());
+  live->prompt_ngrams = NgramIndex(limits.ngrams, n_prompt);
+  for (std::uint32_t end = 1; limits.ngrams.n_max > 0 && end <= n_prompt; ++end)
+    live->prompt_ngrams.add({.prompt = request->prompt, .output = {}}, end);
   live->n_open = static_cast<std::uint32_t>(request->streams.size());
   live->asked = std::move(request);
   live->scope = {.tenant = limits.prefix_per_tenant ? live->asked->tenant : 0,

@@ -22,7 +22,10 @@ namespace luna::engine {
 /// thread; from then on [engine].
 class Choice {
  public:
-  Choice(const SequenceRequest& asked, std::size_t idx, const text::Tokenizer& tokenizer);
+  Choice(const SequenceRequest& asked,
+         std::size_t idx,
+         const text::Tokenizer& tokenizer,
+         const NgramLengths& ngrams);
 
   /// Takes the next token: text, stop strings, stream. Not visible before publish().
   ///
@@ -36,6 +39,10 @@ class Choice {
   /// Shows what was accepted, except tokens after a stop string that is still being decided.
   /// Returns how many tokens became visible.
   std::uint32_t publish();
+  /// Where the end of the text stood before. `prompt` has the places of the prompt.
+  [[nodiscard]] std::optional<NgramMatch> look_up(const SplitText& text,
+                                                  const NgramLengths& lengths,
+                                                  const NgramIndex& prompt);
 
   std::vector<pipeline::TokenId> generated;  ///< capacity n_generated_max
 
@@ -45,6 +52,8 @@ class Choice {
   std::uint32_t n_generated_max_;
   std::uint32_t n_published_ = 0;
   bool finished_ = false;
+  NgramIndex ngrams_;        // of the places past the prompt
+  std::uint32_t n_indexed_;  // places that have been added, the prompt's included
   text::Detokenizer detokenizer_;
   text::StopMatcher matcher_;
   std::shared_ptr<pipeline::TokenStream> stream_;  // shared with its reader, who may leave first
@@ -58,6 +67,7 @@ struct RequestLimits {
   std::uint32_t n_kv_blocks = 0;
   std::uint32_t n_choices_max = 0;
   bool prefix_per_tenant = false;
+  NgramLengths ngrams{};  ///< that drafts are looked up by
 };
 
 /// The answer of Engine::can_fit.
@@ -86,6 +96,7 @@ struct LiveRequest {
   std::vector<pipeline::TokenId> end_ids;      ///< ascending
   std::vector<pipeline::TokenId> allowed_ids;  ///< ascending; empty: all
   PrefixScope scope;                           ///< its salt lies in `asked`
+  NgramIndex prompt_ngrams;                    ///< of the prompt, for all choices
 
   // ---- [engine]
   std::uint32_t n_open = 0;    ///< choices that have not ended

@@ -49,17 +49,23 @@ void StepBatch::grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool) {
   }
 }
 
-void StepBatch::add(const PlannedRun& run,
-                    Sequence& sequence,
-                    KvPool& pool,
-                    std::uint32_t out_flags) {
+const StepBatch::Entry& StepBatch::add(const PlannedRun& run,
+                                       Sequence& sequence,
+                                       KvPool& pool,
+                                       std::span<const pipeline::TokenId> draft) {
   grow(sequence, run.n_tokens, pool);
   std::copy_n(
       sequence.blocks,
       sequence.n_blocks,
       block_tables_.begin() + static_cast<std::ptrdiff_t>(entries_.size() * block_table_stride_));
+  const std::uint32_t n_own = std::min(run.n_tokens, sequence.n_tokens() - sequence.n_computed);
+  Entry entry{.slot = run.slot,
+              .n_tokens = run.n_tokens,
+              .n_draft = run.n_tokens - n_own,
+              .out_row = std::nullopt};
+  LUNA_VERIFY(entry.n_draft <= draft.size());
   for (std::uint32_t i = 0; i < run.n_tokens; ++i) {
-    token_ids_.push_back(sequence.token(sequence.n_computed + i));
+    token_ids_.push_back(i < n_own ? sequence.token(sequence.n_computed + i) : draft[i - n_own]);
     positions_.push_back(sequence.n_computed + i);
   }
   const auto n_rows = static_cast<std::uint32_t>(token_ids_.size());
@@ -67,13 +73,13 @@ void StepBatch::add(const PlannedRun& run,
   load_.n_rows = n_rows;
   load_.n_kv_tokens += n * sequence.n_computed + n * (n + 1) / 2;
   seq_first_row_.push_back(n_rows);
-  Entry entry{.slot = run.slot, .n_tokens = run.n_tokens, .out_row = std::nullopt};
-  if (sequence.n_computed + run.n_tokens == sequence.n_tokens()) {
+  if (sequence.n_computed + n_own == sequence.n_tokens())
     entry.out_row = static_cast<std::uint32_t>(out_rows_.size());
-    out_rows_.push_back(n_rows - 1);
-    out_flags_.push_back(out_flags);
+  for (std::uint32_t left = entry.n_out_rows(); left > 0; --left) {
+    out_rows_.push_back(n_rows - left);
+    out_flags_.push_back(0);
   }
-  entries_.push_back(entry);
+  return entries_.emplace_back(entry);
 }
 
 luna_step StepBatch::step() const {

@@ -23,18 +23,29 @@ class StepBatch {
   struct Entry {
     std::uint32_t slot;
     std::uint32_t n_tokens;
-    std::optional<std::uint32_t>
-        out_row;  ///< where its logits will be, if it reaches its last token
+    std::uint32_t n_draft;  ///< of these, the last, which may turn out wrong
+    /// Where the logits of its last token will be, if it reaches it; behind them those of its
+    /// draft.
+    std::optional<std::uint32_t> out_row;
+
+    [[nodiscard]] std::uint32_t n_out_rows() const { return out_row ? 1 + n_draft : 0; }
   };
 
   StepBatch(const model::StepLimits& limits, std::uint32_t kv_block_tokens);
 
   void clear();
   /// Adds a sequence's next tokens: takes the KV blocks they need, copies a shared last block, lays
-  /// out the rows. The gate has seen to it that there is room for all of it.
+  /// out the rows. The gate has seen to it that there is room for all of it. Whoever adds says what
+  /// its output rows must have: set_out_flags().
   ///
-  /// out_flags  LUNA_OUT_* of the row, if the tokens reach the sequence's end
-  void add(const PlannedRun& run, Sequence& sequence, KvPool& pool, std::uint32_t out_flags);
+  /// draft    tokens that follow the sequence's own; the run says how many are taken
+  /// Returns  the entry; valid until the next is added
+  const Entry& add(const PlannedRun& run,
+                   Sequence& sequence,
+                   KvPool& pool,
+                   std::span<const pipeline::TokenId> draft);
+  /// flags  LUNA_OUT_*
+  void set_out_flags(std::uint32_t out_row, std::uint32_t flags) { out_flags_[out_row] = flags; }
   /// The step for a backend; binds, done and done_context are the caller's.
   [[nodiscard]] luna_step step() const;
 

@@ -70,6 +70,8 @@ struct EngineStats {
   Counter n_cached_tokens{0};
   Counter n_recomputed_tokens{0};
   Counter n_preempted{0};
+  Counter n_draft_tokens{0};           ///< that steps verified
+  Counter n_draft_tokens_accepted{0};  ///< of these, the ones that were drawn
   Counter n_kv_blocks_used{0};
   Counter n_kv_blocks_cached{0};
   Counter n_kv_blocks_free{0};

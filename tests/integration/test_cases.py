@@ -26,7 +26,6 @@ NOT_YET = {
     "UNIT-KVQ-1": "no quantized KV cache yet",
     "UNIT-GPTQ-1": "no GPTQ format yet",
     "UNIT-AWQ-1": "no AWQ format yet",
-    "UNIT-SPEC-1": "no speculation yet",
     "DIST-KILL-1": "no worker processes yet",
     "DIST-HEALTH-1": "no worker processes yet",
     "DIST-ORPHAN-1": "no worker processes yet",

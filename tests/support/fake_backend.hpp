@@ -34,6 +34,10 @@ struct FakeModelOptions {
   std::uint32_t n_seqs_max = 8;
   std::uint32_t n_positions_max = 256;
   std::uint32_t n_candidates = 32;
+  std::uint32_t n_draft_rows_max = 0;  ///< logits rows beyond one a sequence
+  /// What a row at position forced_from + i is sure to give.
+  std::vector<std::uint32_t> forced = {};
+  std::uint32_t forced_from = 0;
   Completion completion = Completion::immediate;
 };
 
@@ -70,6 +74,7 @@ class FakeDevice {
   float poison = 0.0F;           ///< added to a row's first logit: a NaN for a broken model
   std::uint64_t n_rows = 0;
   std::uint32_t n_rows_last = 0;
+  std::uint32_t first_position_last = 0;  ///< of the last step
 
   void release() {
     if (const luna_step* step = std::exchange(stalled_, nullptr))
@@ -118,6 +123,7 @@ class FakeDevice {
     }
     n_rows += step.n_rows;
     n_rows_last = step.n_rows;
+    first_position_last = step.positions[0];
     end(step, LUNA_OK, "");
   }
 
@@ -210,6 +216,9 @@ class FakeDevice {
       total += std::exp(double{row[id]});
     }
     row[0] += poison;
+    const std::size_t place =
+        std::size_t{step.positions[step.out_rows[o]]} - options_.forced_from;  // or far beyond
+    if (place < options_.forced.size()) row[options_.forced[place]] += 100.0F;
     float* const out = logits_ + std::size_t{o} * n;
     model::Candidate* const best = candidates_ + std::size_t{o} * (options_.n_candidates + 1);
     // What was not asked for must not be read.
@@ -240,15 +249,15 @@ class FakeDevice {
 class FakeModel {
  public:
   explicit FakeModel(const FakeModelOptions& options = {})
-      : logits_(std::size_t{options.n_seqs_max} * options.vocab_size),
-        candidates_(std::size_t{options.n_seqs_max} * (options.n_candidates + 1)) {
+      : logits_(n_out_rows_max(options) * options.vocab_size),
+        candidates_(n_out_rows_max(options) * (options.n_candidates + 1)) {
     table_.submit = &FakeDevice::submit;
     compiled.name = "fake";
     compiled.config.vocab_size = options.vocab_size;
     compiled.config.context_length = options.n_positions_max;
     compiled.limits = {.n_rows_max = options.n_rows_max,
                        .n_seqs_max = options.n_seqs_max,
-                       .n_out_rows_max = options.n_seqs_max,
+                       .n_out_rows_max = static_cast<std::uint32_t>(n_out_rows_max(options)),
                        .n_positions_max = options.n_positions_max};
     compiled.kv_block_tokens = options.kv_block_tokens;
     compiled.n_kv_blocks = options.n_kv_blocks;
@@ -292,6 +301,10 @@ class FakeModel {
   model::CompiledModel compiled;
 
  private:
+  static std::size_t n_out_rows_max(const FakeModelOptions& options) {
+    return std::size_t{options.n_seqs_max} + options.n_draft_rows_max;
+  }
+
   luna_backend_if table_{};
   std::vector<float> logits_;
   std::vector<model::Candidate> candidates_;

@@ -74,9 +74,14 @@ std::unique_ptr<SequenceRequest> varied_request(std::uint32_t i) {
   return request;
 }
 
-TEST(EngineAllocation, StepsAllocateAndFreeNothing) {
+void expect_steps_allocate_nothing(const EngineOptions& options) {
   // Few blocks, so that sequences are pre-empted; choices, so that blocks are shared and copied.
-  EngineRig rig({.n_shards = 2, .n_kv_blocks = 14, .completion = Completion::deferred});
+  EngineRig rig({.n_shards = 2,
+                 .n_kv_blocks = 14,
+                 .n_draft_rows_max = 16,
+                 .completion = Completion::deferred},
+                std::nullopt,
+                options);
   std::vector<Asked> asked;
   for (std::uint32_t round = 0; round < 2; ++round) {
     for (std::uint32_t i = 0; i < 15; ++i)
@@ -95,6 +100,16 @@ TEST(EngineAllocation, StepsAllocateAndFreeNothing) {
   EXPECT_EQ(g_n_allocations.load(), 0U);
   EXPECT_EQ(g_n_frees.load(), 0U);
   rig.expect_empty();
+}
+
+TEST(EngineAllocation, StepsAllocateAndFreeNothing) {
+  expect_steps_allocate_nothing({});
+}
+
+TEST(EngineAllocation, StepsWithDraftsAllocateAndFreeNothing) {
+  EngineOptions options;
+  options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
+  expect_steps_allocate_nothing(options);
 }
 
 }  // namespace
