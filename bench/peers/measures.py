@@ -44,7 +44,8 @@ def load_arguments(row: Row, n_requests: int) -> list[str]:
 
 
 def n_http_requests(row: Row) -> int:
-    return max(6, 2 * row.sequences)
+    """Two waves, or a wave and a half where a wave is long."""
+    return max(6, min(2 * row.sequences, row.sequences + 64))
 
 
 def http_figures(row: Row, luna: Path, url: str, folder: Path) -> dict[str, float]:

@@ -85,7 +85,7 @@ class Panel {
   std::string axes() const {
     std::string svg = format("<text x='%.1f' y='%.1f' class='h'>", {left_, top_ - 12});
     svg += std::string(latency_.name) + "</text>\n";
-    svg += format("<text x='%.1f' y='%.1f' class='t'>", {left_ + 44, top_ - 12});
+    svg += format("<text x='%.1f' y='%.1f' class='t'>", {left_ + 48, top_ - 12});
     svg += std::string(latency_.what) + ", ms</text>\n";
     for (const double ratio : {0.0, 0.25, 0.5, 0.75, 1.0}) {
       svg += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' class='g'/>\n",
@@ -121,7 +121,8 @@ class Panel {
     const bool is_right = x(ms) > left_ + 0.7 * kPlotWidth;
     std::string svg =
         format("<circle cx='%.1f' cy='%.1f' r='3.5' class='p'/>\n", {x(ms), y(ratio)});
-    svg += format("<text x='%.1f' y='%.1f' class='", {x(ms) + (is_right ? -7 : 7), y(ratio) + 15});
+    svg += format("<text x='%.1f' y='%.1f' class='",
+                  {x(ms) + (is_right ? -7 : 7), y(ratio) + (is_right ? 26 : 15)});
     svg += is_right ? "e'>" : "t'>";
     return svg + name + format(" %.4g</text>\n", {ms});
   }

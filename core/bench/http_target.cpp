@@ -207,6 +207,7 @@ asio::awaitable<void> HttpTarget::read_stream(Connection& connection,
   std::vector<char> bytes(kReadBytes);
   SseParser events;
   record.outcome = Outcome::cut;
+  record.error.clear();  // of a kept connection that had ended
   const auto on_data = [&](std::string_view data) { read_event(data, record); };
   while (!parser.is_done()) {
     parser.get().body().data = bytes.data();
