@@ -52,10 +52,10 @@ Error does_not_fit(const ShardDraft& shard, const ShardMemory& memory) {
   return Error{Code::exhausted,
                "device " + shard.device->name() + ": weights " + bytes_text(memory.weights) +
                    " + activations " + bytes_text(memory.scratch) + " + outputs " +
-                   bytes_text(memory.logits + memory.candidates) + " + " +
-                   std::to_string(kKvBlocksMin) + " KV blocks " +
-                   bytes_text(kKvBlocksMin * memory.kv_block) + " = " + bytes_text(needed) +
-                   ", but " + bytes_text(shard.device->memory_bytes_left()) +
+                   bytes_text(memory.logits + memory.candidates) + " + messages " +
+                   bytes_text(memory.messages) + " + " + std::to_string(kKvBlocksMin) +
+                   " KV blocks " + bytes_text(kKvBlocksMin * memory.kv_block) + " = " +
+                   bytes_text(needed) + ", but " + bytes_text(shard.device->memory_bytes_left()) +
                    " are left of its budget of " + bytes_text(shard.device->memory_bytes()) +
                    "; give it more memory, more devices, or smaller steps"};
 }
@@ -78,11 +78,13 @@ std::string bytes_text(std::uint64_t bytes) {
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                std::span<const ShardDraft> shards,
                                const ProgramOptions& options,
+                               std::span<const std::uint64_t> message_bytes,
                                std::optional<std::uint32_t> n_kv_blocks_max) {
   MemoryPlan plan;
   std::uint64_t n_blocks = n_kv_blocks_max.value_or(std::numeric_limits<std::int32_t>::max());
   for (const ShardDraft& shard : shards) {
-    LUNA_TRY(const ShardMemory memory, measure(config, shard, options));
+    LUNA_TRY(ShardMemory memory, measure(config, shard, options));
+    memory.messages = message_bytes[plan.shards.size()];
     const std::uint64_t left = shard.device->memory_bytes_left();
     if (left < memory.fixed() || left - memory.fixed() < kKvBlocksMin * memory.kv_block)
       return does_not_fit(shard, memory);

@@ -27,10 +27,13 @@ struct ShardMemory {
   std::uint64_t scratch = 0;     // activations of the largest step
   std::uint64_t logits = 0;      // last shard: [n_out_rows_max, vocab_size] F32
   std::uint64_t candidates = 0;  // last shard: [n_out_rows_max, n_candidates + 1] pairs
+  std::uint64_t messages = 0;    // from other devices, on their way here
   std::uint64_t kv_block = 0;    // one block, all layers of the shard
   std::uint64_t kv = 0;          // all blocks
 
-  [[nodiscard]] std::uint64_t fixed() const { return weights + scratch + logits + candidates; }
+  [[nodiscard]] std::uint64_t fixed() const {
+    return weights + scratch + logits + candidates + messages;
+  }
   [[nodiscard]] std::uint64_t total() const { return fixed() + kv; }
 };
 
@@ -41,12 +44,14 @@ struct MemoryPlan {
 
 /// Asks the backends what everything takes; KV gets what is left. [start-up]
 ///
+/// message_bytes    what the shards' communicators take, by shard
 /// n_kv_blocks_max  bound on the blocks, or none
 /// Errors           exhausted, with the numbers, where a device cannot hold its weights, a step and
 ///                  two KV blocks; what a backend answers
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                std::span<const ShardDraft> shards,
                                const ProgramOptions& options,
+                               std::span<const std::uint64_t> message_bytes,
                                std::optional<std::uint32_t> n_kv_blocks_max);
 
 /// "71.2 MiB".

@@ -17,14 +17,16 @@ class ModelLoader {
       : options_(options), resources_(resources), model_(new Model) {}
 
   Result<std::unique_ptr<Model>> load() {
-    LUNA_TRY(const auto file, open_weight_file(options_.path));
+    LUNA_TRY(auto file, open_weight_file(options_.path));
     LUNA_TRY(read_config(*file));
     LUNA_TRY(check_devices());
     WeightSource source(*file, resources_.quants);
     LUNA_TRY(place(source));
     LUNA_TRY(write_programs(source));
+    LUNA_TRY(plan_links());
     LUNA_TRY(take_memory());
     LUNA_TRY(pack(source));
+    file.reset();  // its pages go before those of the KV come
     LUNA_TRY(compile());
     LUNA_TRY(connect());
     for (std::size_t i = 0; i < drafts_.size(); ++i)
@@ -157,8 +159,24 @@ class ModelLoader {
     return {};
   }
 
+  Result<void> plan_links() {
+    message_bytes_.resize(drafts_.size());
+    if (drafts_.size() < 2) return {};
+    // The address tells apart two models of one name in one process.
+    std::string group = "model/" + options_.name + "/" +
+                        std::to_string(reinterpret_cast<std::uintptr_t>(model_.get()));
+    const std::uint64_t message_bytes_max =
+        std::uint64_t{program_.limits.n_rows_max} * config_.hidden_size * sizeof(float);
+    links_.emplace(*resources_.collective, drafts_, message_bytes_max, std::move(group));
+    for (std::uint32_t rank = 0; rank < drafts_.size(); ++rank) {
+      LUNA_TRY(message_bytes_[rank], links_->bytes(rank));
+    }
+    return {};
+  }
+
   Result<void> take_memory() {
-    LUNA_TRY(model_->memory_, plan_memory(config_, drafts_, program_, options_.kv_blocks_max));
+    LUNA_TRY(model_->memory_,
+             plan_memory(config_, drafts_, program_, message_bytes_, options_.kv_blocks_max));
     for (std::size_t i = 0; i < drafts_.size(); ++i) {
       const ShardMemory& memory = model_->memory_.shards[i];
       Device* device = drafts_[i].device;
@@ -168,7 +186,7 @@ class ModelLoader {
       holding.memory_bytes = memory.total();
       logger("model")->info(
           "shard placed model={} device={} layers={}..{} weights={} scratch={} "
-          "outputs={} kv={} kv_blocks={}",
+          "outputs={} messages={} kv={} kv_blocks={}",
           options_.name,
           device->name(),
           drafts_[i].spec.layers.first,
@@ -176,6 +194,7 @@ class ModelLoader {
           bytes_text(memory.weights),
           bytes_text(memory.scratch),
           bytes_text(memory.logits + memory.candidates),
+          bytes_text(memory.messages),
           bytes_text(memory.kv),
           model_->memory_.n_kv_blocks);
     }
@@ -214,24 +233,10 @@ class ModelLoader {
 
   /// Opens one communicator a device, where there are several.
   Result<void> connect() {
-    if (drafts_.size() < 2) return {};
+    if (!links_) return {};
     model_->collective_ = resources_.collective;
-    // The address tells apart two models of one name in one process.
-    const std::string group = "model/" + options_.name + "/" +
-                              std::to_string(reinterpret_cast<std::uintptr_t>(model_.get()));
-    for (std::size_t rank = 0; rank < drafts_.size(); ++rank) {
-      luna_comm_open request{};
-      request.struct_size = sizeof(request);
-      request.rank = static_cast<std::uint32_t>(rank);
-      request.n_ranks = static_cast<std::uint32_t>(drafts_.size());
-      request.message_bytes_max =
-          std::uint64_t{program_.limits.n_rows_max} * config_.hidden_size * sizeof(float);
-      request.group = to_abi(group);
-      luna_err err = make_err();
-      const Collective& collective = *model_->collective_;
-      const luna_status status =
-          collective.table->open(collective.self, &request, &model_->holdings_[rank].comm, &err);
-      LUNA_TRY(to_result(status, err, "communicator of rank " + std::to_string(rank)));
+    for (std::uint32_t rank = 0; rank < drafts_.size(); ++rank) {
+      LUNA_TRY(model_->holdings_[rank].comm, links_->open(rank));
     }
     model_->compiled_.abort_comms = [](void* model) { static_cast<Model*>(model)->abort_steps(); };
     model_->compiled_.abort_context = model_.get();
@@ -311,6 +316,8 @@ class ModelLoader {
   ModelConfig config_;
   ProgramOptions program_;
   std::vector<ShardDraft> drafts_;
+  std::optional<DeviceLinks> links_;          // between several devices
+  std::vector<std::uint64_t> message_bytes_;  // by shard
 };
 
 Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,

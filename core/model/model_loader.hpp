@@ -3,11 +3,11 @@
 
 #include "core/model/compiled_model.hpp"
 #include "core/model/device.hpp"
+#include "core/model/device_links.hpp"
 #include "core/model/memory_plan.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/weight_loader.hpp"
 
-#include <luna/abi/transport.h>
 #include <luna/result.hpp>
 
 #include <filesystem>
@@ -32,12 +32,6 @@ struct ModelOptions {
   std::uint32_t n_candidates = 64;                // of a row; at most the vocabulary
   std::uint32_t n_load_threads = 0;               // 0: one per usable hardware thread
   LoadProgress progress;                          // may be empty
-};
-
-/// A transport instance's extension luna.ext.collective/0.
-struct Collective {
-  const luna_collective_if* table = nullptr;
-  void* self = nullptr;
 };
 
 /// What a model is loaded with. Everything outlives the model, but for the quantization plugins,

@@ -124,6 +124,8 @@ class InprocTransport final : public CollectiveTransport {
     const std::lock_guard lock(groups_mutex_);
     LUNA_TRY(auto group, group_of(options));
     LUNA_TRY(group->join(options.rank));
+    for (const luna_comm_lane& lane : options.lanes)
+      group->mailbox(lane.peer, options.rank, lane.tag);
     ranks_.push_back(std::make_unique<GroupRank>(group, options.rank));
     return ranks_.back().get();
   }
@@ -136,6 +138,11 @@ class InprocTransport final : public CollectiveTransport {
     const bool was_last = group->leave(communicator.rank());
     std::erase_if(ranks_, [&](const auto& rank) { return rank.get() == &communicator; });
     if (was_last) std::erase(groups_, group);
+  }
+  [[nodiscard]] Result<std::uint64_t> communicator_bytes(
+      const CommunicatorOptions& options) const override {
+    LUNA_TRY(check(options));
+    return options.lanes.size() * Mailbox::kDepth * options.message_bytes_max;
   }
 
  private:
@@ -166,6 +173,17 @@ class InprocTransport final : public CollectiveTransport {
       return Error{Code::invalid_argument,
                    "messages of up to " + std::to_string(options.message_bytes_max) +
                        " bytes: must be 1.." + std::to_string(Group::kMessageBytesMax)};
+    }
+    for (const luna_comm_lane& lane : options.lanes) {
+      if (lane.peer < options.n_ranks && lane.peer != options.rank) continue;
+      return Error{Code::invalid_argument,
+                   "a lane from rank " + std::to_string(lane.peer) + " to rank " +
+                       std::to_string(options.rank) + " of " + std::to_string(options.n_ranks)};
+    }
+    if (options.lanes.size() > std::size_t{Group::kTagsMax} * options.n_ranks) {
+      return Error{Code::invalid_argument,
+                   std::to_string(options.lanes.size()) + " lanes: at most " +
+                       std::to_string(Group::kTagsMax) + " tags a peer"};
     }
     return {};
   }

@@ -101,6 +101,7 @@ struct CommunicatorOptions {
   std::uint32_t rank = 0;
   std::uint32_t n_ranks = 0;
   std::uint64_t message_bytes_max = 0;
+  std::span<const luna_comm_lane> lanes;  ///< on which the rank receives
 };
 
 /// A transport with the extension luna.ext.collective/0.
@@ -111,6 +112,9 @@ class CollectiveTransport : public Transport {
   /// Ends all waiting in the communicator's group, now and later. [any]
   virtual void abort_communicator(Communicator& communicator) = 0;
   virtual void close_communicator(Communicator& communicator) = 0;
+  /// Memory that open_communicator() will take. [any]
+  [[nodiscard]] virtual Result<std::uint64_t> communicator_bytes(
+      const CommunicatorOptions& options) const = 0;
 };
 
 namespace detail {
@@ -122,10 +126,8 @@ struct CollectiveThunks {
                           const luna_comm** comm,
                           luna_err* err) noexcept {
     return fenced(err, [&]() -> Result<void> {
-      LUNA_TRY(
-          Communicator * opened,
-          static_cast<T*>(self)->open_communicator(
-              {view(options->group), options->rank, options->n_ranks, options->message_bytes_max}));
+      LUNA_TRY(Communicator * opened,
+               static_cast<T*>(self)->open_communicator(options_of(options)));
       *comm = opened->abi();
       return {};
     });
@@ -136,7 +138,25 @@ struct CollectiveThunks {
   static void close(void* self, const luna_comm* comm) noexcept {
     static_cast<T*>(self)->close_communicator(*Communicator::from_abi(comm));
   }
-  static constexpr luna_collective_if kTable = {sizeof(luna_collective_if), 0, open, abort, close};
+  static luna_status comm_bytes(void* self,
+                                const luna_comm_open* options,
+                                std::uint64_t* bytes,
+                                luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      LUNA_TRY(*bytes, static_cast<T*>(self)->communicator_bytes(options_of(options)));
+      return {};
+    });
+  }
+  static constexpr luna_collective_if kTable = {
+      sizeof(luna_collective_if), 0, open, abort, close, comm_bytes};
+
+ private:
+  static CommunicatorOptions options_of(const luna_comm_open* options) {
+    CommunicatorOptions own{
+        view(options->group), options->rank, options->n_ranks, options->message_bytes_max, {}};
+    if (LUNA_HAS(options, luna_comm_open, lanes)) own.lanes = {options->lanes, options->n_lanes};
+    return own;
+  }
 };
 
 template <typename T>

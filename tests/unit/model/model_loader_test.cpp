@@ -210,6 +210,10 @@ TEST_F(ModelLoader, TakesExplicitLayers) {
   const auto model = load(options, {open_device("a"), open_device("b")});
   ASSERT_TRUE(model) << model.error().message();
   EXPECT_EQ((*model)->layers()[1], (LayerRange{1, 2}));
+  // The second receives the first's rows: four messages of 16 rows may be under way.
+  const std::uint64_t row_bytes = (*model)->compiled().config.hidden_size * sizeof(float);
+  EXPECT_EQ((*model)->memory().shards[0].messages, 0U);
+  EXPECT_EQ((*model)->memory().shards[1].messages, 4 * 16 * row_bytes);
   options.layers = std::vector<LayerRange>{{0, 1}, {2, 1}};
   EXPECT_FALSE(load(options, {open_device("c"), open_device("d")}));
 }

@@ -37,7 +37,7 @@ class InprocCollective : public ::testing::Test {
                                 std::uint64_t message_bytes_max,
                                 std::string_view group = "main") {
     const luna_comm_open options{
-        sizeof(luna_comm_open), rank, n_ranks, 0, message_bytes_max, to_abi(group)};
+        sizeof(luna_comm_open), rank, n_ranks, 0, message_bytes_max, to_abi(group), nullptr};
     const luna_comm* comm = nullptr;
     luna_err err = make_err();
     LUNA_TRY(to_result(collective_->open(self_, &options, &comm, &err), err, "open"));
@@ -71,6 +71,23 @@ std::vector<std::uint8_t> pattern(std::size_t n, std::uint32_t seed) {
     byte = static_cast<std::uint8_t>(state >> 24U);
   }
   return bytes;
+}
+
+TEST_F(InprocCollective, LanesAreMadeAndCountedAtTheStart) {
+  const luna_comm_lane lanes[] = {{0, 7}, {2, 9}};
+  luna_comm_open options{sizeof(luna_comm_open), 1, 3, 2, 1000, to_abi("lanes"), lanes};
+  std::uint64_t bytes = 0;
+  luna_err err = make_err();
+  ASSERT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_OK);
+  EXPECT_EQ(bytes, 2U * 4U * 1000U);  // a lane holds four messages
+  const luna_comm* comm = nullptr;
+  ASSERT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_OK);
+  collective_->close(self_, comm);
+  const luna_comm_lane to_itself[] = {{1, 7}};
+  options.n_lanes = 1;
+  options.lanes = to_itself;
+  EXPECT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_INVALID_ARGUMENT);
+  EXPECT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_INVALID_ARGUMENT);
 }
 
 TEST_F(InprocCollective, MessagesOfOneTagArriveInOrderAndComplete) {

@@ -94,13 +94,21 @@ typedef struct luna_comm {
   luna_status (*all_reduce)(void* self, const void* in, void* out, uint64_t n, uint32_t op);
 } luna_comm;
 
+/* What a rank's programs receive: messages of one peer and tag. */
+typedef struct luna_comm_lane {
+  uint32_t peer;
+  uint32_t tag;
+} luna_comm_lane;
+
 typedef struct luna_comm_open {
   uint32_t struct_size;
   uint32_t rank;
   uint32_t n_ranks;
-  uint32_t pad;
+  uint32_t n_lanes;
   uint64_t message_bytes_max;
   luna_str group;       /* ranks that name the same group meet */
+  /* [n_lanes]: memory for their messages is made by open, that of any other lane at its first use. */
+  const luna_comm_lane* lanes;
 } luna_comm_open;
 
 typedef struct luna_collective_if {
@@ -110,6 +118,9 @@ typedef struct luna_collective_if {
   /* Wakes every rank of the communicator's group with LUNA_CANCELLED, now and later. [any] */
   void (*abort)(void* self, const luna_comm* comm);
   void (*close)(void* self, const luna_comm* comm);                            /* [main] */
+  /* Host memory that open takes for this rank and its lanes, so that core can plan before it
+   * allocates. Pure. [any] */
+  luna_status (*comm_bytes)(void* self, const luna_comm_open*, uint64_t* bytes, luna_err*);
 } luna_collective_if;
 
 #ifdef __cplusplus
