@@ -334,6 +334,8 @@ class TestProgram {
     done_.wait(0);
     return answer_;
   }
+  [[nodiscard]] void* raw() const { return executable_; }
+  [[nodiscard]] const std::vector<luna_bind>& binds() const { return binds_; }
   [[nodiscard]] const float* logits() const { return static_cast<const float*>(logits_); }
   [[nodiscard]] const std::uint32_t* candidates() const {
     return static_cast<const std::uint32_t*>(candidates_);

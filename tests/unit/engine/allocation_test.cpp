@@ -1,46 +1,14 @@
-// A step allocates nothing. A binary of its own, for it replaces operator new.
+// A step allocates nothing: neither the engine nor, with the cpu backend, its devices.
+#include "support/counting_allocator.hpp"
 #include "support/engine_fixture.hpp"
+#include "support/plugin_fixture.hpp"
+#include "support/tiny_llama.hpp"
+
+#include <luna/abi/transport.h>
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-namespace {
-std::atomic<bool> g_counting{false};
-std::atomic<std::uint64_t> g_n_allocations{0};
-std::atomic<std::uint64_t> g_n_frees{0};
-
-void* counted(std::size_t n) {
-  if (g_counting) ++g_n_allocations;
-  if (void* p = std::malloc(n == 0 ? 1 : n)) return p;
-  std::abort();
-}
-void counted_free(void* p) {
-  if (g_counting && p != nullptr) ++g_n_frees;
-  std::free(p);
-}
-}  // namespace
-
-void* operator new(std::size_t n) {
-  return counted(n);
-}
-void* operator new[](std::size_t n) {
-  return counted(n);
-}
-void operator delete(void* p) noexcept {
-  counted_free(p);
-}
-void operator delete[](void* p) noexcept {
-  counted_free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-  counted_free(p);
-}
-void operator delete[](void* p, std::size_t) noexcept {
-  counted_free(p);
-}
+#include <array>
 
 namespace luna::test {
 namespace {
@@ -89,16 +57,17 @@ void expect_steps_allocate_nothing(const EngineOptions& options) {
     rig.engine->cancel(asked[asked.size() - 2].id);
     bool works = true;
     while (works) {
-      g_counting = round > 0;  // the first round warms the policy's buffers up
+      if (round > 0) start_counting();  // the first round warms the policy's buffers up
       works = rig.engine->advance();
-      g_counting = false;
+      stop_counting();
       works |= rig.fake.complete();
       rig.clock.advance(std::chrono::milliseconds(1));
     }
   }
   EXPECT_GT(rig.stats.n_preempted.load(), 0U);
-  EXPECT_EQ(g_n_allocations.load(), 0U);
-  EXPECT_EQ(g_n_frees.load(), 0U);
+  const AllocationCount count = stop_counting();
+  EXPECT_EQ(count.n_allocations, 0U);
+  EXPECT_EQ(count.n_frees, 0U);
   rig.expect_empty();
 }
 
@@ -110,6 +79,130 @@ TEST(EngineAllocation, StepsWithDraftsAllocateAndFreeNothing) {
   EngineOptions options;
   options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
   expect_steps_allocate_nothing(options);
+}
+
+/// A small model on two cpu devices that hand rows to each other through the inproc transport.
+class CpuModel {
+ public:
+  static constexpr std::uint32_t kKvBlocks = 24;
+
+  CpuModel()
+      : llama_(shape(), 1),
+        transport_(load_table<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT)) {
+    luna_err err = make_err();
+    EXPECT_EQ(transport_->head.create(host_.raw(), nullptr, 0, &transport_self_, &err), LUNA_OK);
+    collective_ = static_cast<const luna_collective_if*>(
+        transport_->head.ext(transport_self_, LUNA_EXT_COLLECTIVE));
+    add_shard(0, {0, 1, false, true});
+    add_shard(1, {1, 1, true, false});
+    describe();
+  }
+  ~CpuModel() {
+    programs_ = {};
+    for (const luna_comm* comm : comms_)
+      collective_->close(collective_self(), comm);
+    transport_->head.destroy(transport_self_);
+  }
+  CpuModel(const CpuModel&) = delete;
+  CpuModel& operator=(const CpuModel&) = delete;
+
+  model::CompiledModel compiled;
+
+ private:
+  static LlamaShape shape() {
+    LlamaShape shape;
+    shape.vocab = 264;  // as the tokenizer
+    shape.n_candidates = 16;
+    shape.n_positions_max = 256;
+    return shape;
+  }
+  [[nodiscard]] void* collective_self() const { return transport_self_; }
+
+  void add_shard(std::uint32_t rank, const LlamaPart& part) {
+    const Program program = llama_.program(part);
+    devices_[rank] = std::make_unique<TestDevice>("cpu");
+    auto weights = devices_[rank]->load_all(llama_.weights);
+    EXPECT_TRUE(weights) << weights.error().message();
+    auto made = TestProgram::compile(*devices_[rank], program, *weights, kKvBlocks);
+    EXPECT_TRUE(made) << made.error().message();
+    programs_[rank] = std::move(*made);
+    const luna_comm_lane lane{0, 7};
+    luna_comm_open options{
+        sizeof(luna_comm_open), rank, 2, rank, 64 * 64 * sizeof(float), to_abi("cpu"), &lane};
+    luna_err err = make_err();
+    EXPECT_EQ(collective_->open(collective_self(), &options, &comms_[rank], &err), LUNA_OK);
+    programs_[rank]->bind_comm(*program.bound_slot(LUNA_SLOT_COMM), comms_[rank]);
+    model::Shard shard;
+    shard.device_name = "cpu" + std::to_string(rank);
+    shard.backend = &devices_[rank]->table();
+    shard.executable = programs_[rank]->raw();
+    shard.binds = programs_[rank]->binds();
+    compiled.shards.push_back(shard);
+  }
+
+  void describe() {
+    const LlamaShape& shape = llama_.shape();
+    compiled.name = "tiny";
+    compiled.config.vocab_size = shape.vocab;
+    compiled.config.context_length = shape.n_positions_max;
+    compiled.limits = {.n_rows_max = shape.n_rows_max,
+                       .n_seqs_max = 8,
+                       .n_out_rows_max = shape.n_rows_max,
+                       .n_positions_max = shape.n_positions_max};
+    compiled.kv_block_tokens = shape.block_tokens;
+    compiled.n_kv_blocks = kKvBlocks;
+    compiled.kv_block_bytes = 4096;
+    compiled.n_candidates = shape.n_candidates;
+    compiled.logits = programs_[1]->logits();
+    compiled.candidates = reinterpret_cast<const model::Candidate*>(programs_[1]->candidates());
+  }
+
+  FakeHost host_;
+  TinyLlama llama_;
+  const luna_transport_if* transport_;
+  void* transport_self_ = nullptr;
+  const luna_collective_if* collective_ = nullptr;
+  std::array<const luna_comm*, 2> comms_{};
+  std::array<std::unique_ptr<TestDevice>, 2> devices_;
+  std::array<std::unique_ptr<TestProgram>, 2> programs_;
+};
+
+TEST(EngineAllocation, PrefillAndDecodeOnCpuDevicesAllocateNothing) {
+  CpuModel cpu;
+  RealClock clock;
+  const text::Tokenizer tokenizer = tiny_tokenizer();
+  auto scheduler = static_scheduler();
+  telemetry::EngineStats stats;
+  auto engine = Engine::create(
+      cpu.compiled, scheduler, tokenizer, clock, stats, {}, [](void*) {}, nullptr);
+  ASSERT_TRUE(engine) << engine.error().message();
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    std::vector<Asked> asked;
+    for (std::uint32_t i = 0; i < 10; ++i) {
+      auto request = varied_request(i);
+      request->stop.n_generated_max = 20;
+      request->id = 100 * round + i + 1;
+      const std::size_t n_bytes = TokenStream::text_bytes_for(20, tokenizer.token_bytes_max());
+      request->streams.push_back(
+          std::make_shared<TokenStream>(20, n_bytes, request->logprobs.n_top));
+      asked.push_back({.id = request->id, .streams = request->streams});
+      ASSERT_TRUE((*engine)->submit(std::move(request)));
+    }
+    const auto all_ended = [&] {
+      return std::all_of(asked.begin(), asked.end(), [](const Asked& a) { return a.ended(); });
+    };
+    if (round > 0) start_counting();
+    while (!all_ended())
+      if (!(*engine)->advance()) (*engine)->wait();
+    stop_counting();
+    for (const Asked& one : asked)
+      EXPECT_NE(one.end().reason, pipeline::FinishReason::failed);
+  }
+  const AllocationCount count = stop_counting();
+  EXPECT_GT(stats.n_steps.load(), 40U);
+  EXPECT_EQ(count.n_allocations, 0U);
+  EXPECT_EQ(count.n_frees, 0U);
+  (*engine)->stop();
 }
 
 }  // namespace
