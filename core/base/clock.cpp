@@ -12,9 +12,6 @@
 namespace luna {
 namespace {
 
-// A step of a small model ends within this time; sleeping and waking costs about as much.
-constexpr std::chrono::microseconds kSpin{20};
-
 void futex_wait(std::atomic<std::uint32_t>& word,
                 std::uint32_t expected,
                 std::optional<Nanoseconds> timeout) {
@@ -43,14 +40,9 @@ Nanoseconds RealClock::now() const {
 }
 
 void RealClock::wait(WakeSignal& signal, std::optional<Nanoseconds> deadline) {
-  const Nanoseconds spin_end = now() + kSpin;
   while (signal.pending_.exchange(0, std::memory_order_acq_rel) == 0) {
     const Nanoseconds t = now();
     if (deadline && t >= *deadline) return;
-    if (t < spin_end) {
-      __builtin_ia32_pause();
-      continue;
-    }
     signal.sleeping_.store(1, std::memory_order_seq_cst);
     std::optional<Nanoseconds> timeout;
     if (deadline) timeout = std::max(*deadline - t, Nanoseconds{1});

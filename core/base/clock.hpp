@@ -41,7 +41,8 @@ class Clock {
   virtual void wait(WakeSignal& signal, std::optional<Nanoseconds> deadline) = 0;
 };
 
-/// The machine's monotonic clock. Spins briefly before it sleeps, since a step ends soon.
+/// The machine's monotonic clock. Sleeps at once: a step takes milliseconds, and whoever spins for
+/// it takes a core from the threads that compute it.
 class RealClock final : public Clock {
  public:
   [[nodiscard]] Nanoseconds now() const override;

@@ -5,12 +5,18 @@
 #include "core/engine/engine_impl.hpp"
 #include "core/engine/sequence_ends.hpp"
 
+#include <luna/time_slice.hpp>
+
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <string>
 
 namespace luna::engine {
 namespace {
+
+// The shortest there is: devices wait for the next step, and a turn is far shorter.
+constexpr std::chrono::microseconds kTimeSlice{100};
 
 /// The bounds of the engine's own arrays. Every sequence of the step may want logits.
 model::StepLimits bounded_step(const model::CompiledModel& model, const EngineOptions& options) {
@@ -218,6 +224,7 @@ std::string_view Engine::audit_kv() {
 }
 
 void Engine::Impl::run_thread() {
+  ask_for_time_slices(kTimeSlice);
   try {
     while (!stopping.load(std::memory_order_relaxed)) {
       if (!advance()) parts.clock.wait(wake, next_wake());

@@ -2,40 +2,20 @@
 
 #include "kernels/cpu/kernel_set.hpp"
 
-#include <sys/syscall.h>
+#include <luna/time_slice.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 namespace luna::cpu {
 namespace {
 
-/// The kernel's struct sched_attr, first version; the C library of Debian 12 does not declare it.
-struct SchedAttributes {
-  std::uint32_t size = sizeof(SchedAttributes);
-  std::uint32_t policy = 0;
-  std::uint64_t flags = 0;
-  std::int32_t nice = 0;
-  std::uint32_t priority = 0;
-  std::uint64_t runtime_ns = 0;
-  std::uint64_t deadline_ns = 0;
-  std::uint64_t period_ns = 0;
-};
-constexpr std::uint64_t kSliceNs = 100'000;  // the shortest that the kernel grants
-
-/// Asks for short time slices: on a busy core a thread that its peers wait for is then let in
-/// within a fraction of a millisecond instead of after a slice of whoever runs there. Its share of
-/// the core stays the same. Kernels before 6.12 ignore it; a refusal costs speed alone.
-void ask_for_short_slices() {
-  SchedAttributes attributes;
-  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;  // somebody chose another: theirs to tune
-  attributes.runtime_ns = kSliceNs;
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
+// Longer than the engine's own, so that a waking engine is let in before a thread that waits for
+// its next step; short beside the milliseconds of other programs.
+constexpr std::chrono::microseconds kTimeSlice{200};
 
 /// The CPU of each thread of a team: neighbours in the affinity mask, from the first on.
 std::vector<int> choose_cpus(std::uint32_t n_threads, std::uint32_t first_cpu) {
@@ -94,13 +74,14 @@ std::uint32_t usable_threads() {
 ThreadTeam::ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu)
     : n_threads_(n_threads),
       cpus_(choose_cpus(n_threads, first_cpu)),
+      leaves_core_free_(n_threads < usable_cpus().size()),
       barrier_(n_threads, n_threads <= usable_cpus().size()) {
   threads_.reserve(n_threads);
   try {
     for (std::uint32_t i = 0; i < n_threads; ++i)
       threads_.emplace_back([this, i] {
         bind_to_cpus({&cpus_[i], 1});
-        ask_for_short_slices();
+        ask_for_time_slices(kTimeSlice);
         kernels::set_thread_float_mode();
         i == 0 ? lead() : follow(i);
       });
@@ -133,7 +114,7 @@ void ThreadTeam::lead() {
       continue;
     }
     if (queue_.is_closed()) break;
-    queue_.spin_then_sleep(seen);
+    leaves_core_free_ ? queue_.spin_then_sleep(seen) : queue_.sleep(seen);
   }
   stops_.store(true, std::memory_order_release);
   started_.raise();
@@ -142,7 +123,7 @@ void ThreadTeam::lead() {
 void ThreadTeam::follow(std::uint32_t thread) {
   std::uint32_t seen = 0;
   for (;;) {
-    started_.spin_then_sleep(seen);
+    leaves_core_free_ ? started_.spin_then_sleep(seen) : started_.sleep(seen);
     ++seen;
     if (stops_.load(std::memory_order_acquire)) return;
     const TeamJob job = job_;

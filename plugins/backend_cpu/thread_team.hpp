@@ -71,6 +71,9 @@ class ThreadTeam {
 
   const std::uint32_t n_threads_;
   const std::vector<int> cpus_;
+  // Whether threads may spin for the next job: where they have all cores, the one who would send it
+  // needs one of them.
+  const bool leaves_core_free_;
   JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
   Barrier barrier_;
   TeamJob job_;  // written by the leader before it raises started_
