@@ -2,6 +2,7 @@
 
 #include "core/app/known_models.hpp"
 #include "core/base/log.hpp"
+#include "core/base/units.hpp"
 #include "core/engine/engine.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "core/pipeline/engine_runner.hpp"
@@ -71,6 +72,8 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   options.numerics = to_abi(settings.numerics);
   options.kv_dtype = to_abi(settings.kv_cache);
   options.kv_block_tokens = settings.kv_block_tokens;
+  if (settings.kv_tokens_max)
+    options.kv_blocks_max = div_ceil(*settings.kv_tokens_max, settings.kv_block_tokens);
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
   options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows(settings, speculation);
@@ -149,6 +152,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   options.n_waiting_max = parts.n_requests_max;
   options.step_tokens_max = settings.step_tokens_max;
   options.speculation = speculation;
+  options.kv_reserve_percent = settings.kv_reserve_percent;
   LUNA_TRY(
       engine,
       engine::Engine::create(

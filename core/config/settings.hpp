@@ -109,6 +109,8 @@ struct ModelSettings {
   /// One range a device, in the order of `devices`; none: "auto".
   std::optional<std::vector<LayerRange>> layers;
   std::optional<std::uint32_t> context_tokens_max;  ///< none: what the model was trained for
+  std::optional<std::uint32_t> kv_tokens_max;       ///< none: what the devices' memory holds
+  std::uint32_t kv_reserve_percent = 0;             ///< of the KV cache: left to sequences that run
   std::uint32_t n_sequences_max = 0;                ///< running at the same time
   std::uint32_t step_tokens_max = 0;
   std::uint32_t kv_block_tokens = 0;  ///< power of two in 32..256

@@ -55,6 +55,7 @@ struct SpeculationOptions {
 struct EngineOptions {
   std::uint32_t n_waiting_max = 1024;    ///< sequences in the queue; beyond it: exhausted
   std::uint32_t step_tokens_max = 512;   ///< token rows a step, at most the model's
+  std::uint32_t kv_reserve_percent = 0;  ///< of the KV blocks: left to running sequences
   bool prefix_cache = true;              ///< keep computed blocks for prompts that begin the same
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide

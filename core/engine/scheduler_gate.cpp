@@ -106,6 +106,7 @@ void SchedulerGate::fill_devices(std::span<const DeviceLoad> loads, const Snapsh
     row.kv_bytes_free = pool_.n_available() * limits_.kv_block_bytes / limits_.n_devices;
     row.n_kv_blocks_free = pool_.n_available();
     row.n_kv_blocks_total = pool_.n_blocks();
+    row.n_kv_blocks_reserve = limits_.n_kv_blocks_reserve;
     row.busy_ratio = loads[d].busy_ratio;
     row.n_queued = n_queued;
     row.latency_ns_p95 = time.latency_ns_p95;
@@ -247,6 +248,10 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
   // All of them before the first block is given away, as the step does.
   for (const PlannedRun& run : plan.runs)
     lend(run.slot);
+  const auto all = sequences_.order();
+  const bool holders = std::any_of(all.begin(), all.end(), [this](std::uint32_t slot) {
+    return sequences_[slot].phase != Phase::waiting;
+  });
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = sequences_[run.slot];
     const std::uint32_t n_blocks =
@@ -262,7 +267,8 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
         --changes_[block];
       }
     }
-    if (n_needed > n_blocks_left_) {
+    const bool is_start = holders && sequence.phase == Phase::waiting;
+    if (n_needed + (is_start ? limits_.n_kv_blocks_reserve : 0) > n_blocks_left_) {
       const auto order = sequences_.order();
       fault_row_ = static_cast<std::uint32_t>(std::find(order.begin(), order.end(), run.slot) -
                                               order.begin());

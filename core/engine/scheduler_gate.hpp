@@ -43,6 +43,7 @@ struct GateLimits {
   std::uint32_t kv_block_tokens = 0;
   std::uint64_t kv_block_bytes = 0;
   std::uint32_t n_devices = 0;
+  std::uint32_t n_kv_blocks_reserve = 0;  ///< a waiting row leaves them to those that hold KV
 };
 
 /// Measured since the last plan, by device.

@@ -89,7 +89,8 @@ class Plan {
   [[nodiscard]] std::vector<std::uint32_t>& order() { return order_; }
 
   /// Runs row i in this step: as many of the tokens it wants as the step still has room for.
-  /// A waiting row is let in when its whole prompt and one block more fit. A decoding row that
+  /// A waiting row is let in when its whole prompt and one block more fit, beside the reserve for
+  /// the rows that hold KV, if any does. A decoding row that
   /// finds no block for its draft runs without it. Returns false when it cannot run: the step is
   /// full, KV blocks are short, or it is in the plan.
   bool take(std::uint32_t i, std::uint32_t n_tokens_max = UINT32_MAX) {
@@ -101,7 +102,8 @@ class Plan {
       n_tokens = 1;
       n_blocks = n_blocks_to_take(row, n_tokens);
     }
-    if (n_blocks > n_blocks_free_) {
+    const std::int64_t n_spared = row.is_waiting() ? n_blocks_reserve_ : 0;
+    if (n_blocks + n_spared > n_blocks_free_) {
       short_of_blocks_ = true;
       return false;
     }
@@ -160,8 +162,14 @@ class Plan {
     const Snapshot rows = snapshot();
     for (std::uint32_t i = 0; i < rows.n_devices(); ++i)
       n_blocks_free_ = std::min<std::int64_t>(n_blocks_free_, rows.device(i).n_kv_blocks_free);
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
+    n_blocks_reserve_ = 0;
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
       n_blocks_free_ -= n_blocks_promised(rows[i]);
+      if (rows[i].is_waiting()) continue;
+      for (std::uint32_t d = 0; d < rows.n_devices(); ++d)
+        n_blocks_reserve_ =
+            std::max<std::int64_t>(n_blocks_reserve_, rows.device(d).n_kv_blocks_reserve);
+    }
   }
 
   /// A policy that never pre-empts must not stand still: when nothing could run for want of blocks,
@@ -222,7 +230,8 @@ class Plan {
   luna_plan* raw_ = nullptr;
   std::uint32_t n_tokens_left_ = 0;
   std::uint32_t n_rows_left_ = 0;
-  std::int64_t n_blocks_free_ = 0;   // below 0: decoding rows took what was promised
+  std::int64_t n_blocks_free_ = 0;  // below 0: decoding rows took what was promised
+  std::int64_t n_blocks_reserve_ = 0;
   std::int64_t n_shared_taken_ = 0;  // counted on by the rows let in
   std::int64_t n_given_back_ = 0;
   bool short_of_blocks_ = false;

@@ -67,6 +67,7 @@ TEST(Settings, AbsentKeysTakeTheDefaultsOfTheSchema) {
   EXPECT_EQ(s.models[0].kv_block_tokens, 32u);
   EXPECT_FALSE(s.models[0].layers);
   EXPECT_FALSE(s.models[0].context_tokens_max);
+  EXPECT_FALSE(s.models[0].kv_tokens_max);
   EXPECT_EQ(s.transport.data, "auto");
   EXPECT_EQ(s.log.level, LogLevel::info);
 }
@@ -76,7 +77,7 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   text.replace(text.find("devices = "),
                17,
                "devices = [\"a0\"]\nkv_cache = \"int8\"\nnumerics = \"bf16\"\nlayers = [30]\n"
-               "context_tokens_max = 4096\nkv_block_tokens = 128\n");
+               "context_tokens_max = 4096\nkv_tokens_max = 16384\nkv_block_tokens = 128\n");
   const SettingsReading reading =
       read(text +
            "[server]\nport = 0\nidle_timeout_ms = 7\nbody_bytes_max = \"1MiB\"\n"
@@ -88,6 +89,7 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   EXPECT_EQ(s.models[0].numerics, Numerics::bf16);
   EXPECT_THAT(*s.models[0].layers, ElementsAre(LayerRange{0, 30}));
   EXPECT_EQ(s.models[0].context_tokens_max, 4096u);
+  EXPECT_EQ(s.models[0].kv_tokens_max, 16384u);
   EXPECT_EQ(s.models[0].kv_block_tokens, 128u);
   EXPECT_EQ(s.server.port, 0);
   EXPECT_EQ(s.server.idle_timeout, milliseconds(7));

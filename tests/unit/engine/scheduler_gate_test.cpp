@@ -107,6 +107,31 @@ TEST_F(GateTest, LegalPlansPass) {
   EXPECT_EQ(plan_.rejected.size(), 1U);
 }
 
+TEST(KvReserve, AWaitingRowLeavesItToThoseThatHoldKv) {
+  const auto run_alone_and_beside = [](std::uint32_t percent) {
+    // Ten blocks; the first sequence grows to two, the second would take seven.
+    test::FakeModelOptions model;
+    model.n_kv_blocks = 10;
+    EngineRig rig(model, std::nullopt, {.kv_reserve_percent = percent});
+    auto first = rig.submit(EngineRig::request(test::some_prompt(20, 1), 40));
+    rig.engine->advance();
+    auto second = rig.submit(EngineRig::request(test::some_prompt(180, 2), 4));
+    std::uint64_t n_together = 0;
+    for (int turn = 0; turn < 8; ++turn) {
+      rig.engine->advance();
+      n_together = std::max(n_together, rig.stats.n_running.load());
+    }
+    rig.run();
+    EXPECT_NE(first.end().reason, pipeline::FinishReason::failed);
+    EXPECT_NE(second.end().reason, pipeline::FinishReason::failed);
+    EXPECT_EQ(rig.stats.n_plans_rejected.load(), 0U);
+    rig.expect_empty();
+    return n_together;
+  };
+  EXPECT_EQ(run_alone_and_beside(0), 2U);
+  EXPECT_EQ(run_alone_and_beside(50), 1U);  // five stay free while the first one runs
+}
+
 TEST_F(GateTest, ARejectKeepsItsReason) {
   luna_action reject = verb(2, LUNA_VERB_REJECT);
   reject.reason = LUNA_REASON_QUEUE_LONG;

@@ -59,7 +59,8 @@ typedef struct luna_device_row {
   float step_ns_fixed;
   float step_ns_per_row;
   float step_ns_per_kv_token;
-  uint32_t reserved;
+  uint32_t n_kv_blocks_reserve; /* for rows that hold KV to grow: while any does, a waiting row starts
+                                   only where so many stay free */
 } luna_device_row;
 
 typedef struct luna_link_row {
