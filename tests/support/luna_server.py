@@ -21,7 +21,9 @@ STOP_TIMEOUT_S = 45  # above the server's own drain timeout
 MODEL_NAME = "main"
 
 
-def config_text(model: Path, n_devices: int = 1, server: str = "", model_keys: str = "") -> str:
+def config_text(
+    model: Path, n_devices: int = 1, server: str = "", model_keys: str = "", policy_keys: str = ""
+) -> str:
     """A configuration with the given model over n CPU devices of one thread each."""
     names = [f"cpu{i}" for i in range(n_devices)]
     devices = "".join(
@@ -45,6 +47,9 @@ model = "{MODEL_NAME}"
 
 [scheduler]
 policy = "static"
+
+[scheduler.static]
+{policy_keys}
 """
 
 
@@ -61,6 +66,7 @@ class LunaServer:
             )
         self.is_ready_ = threading.Event()
         self.url, self.port = "", 0
+        self.key = ""  # for servers with API keys
         threading.Thread(target=self.read_output_, daemon=True).start()
         if not self.is_ready_.wait(START_TIMEOUT_S) or not self.url:
             self.process.kill()
@@ -92,8 +98,12 @@ class LunaServer:
             self.process.wait()
             raise AssertionError(f"no end {STOP_TIMEOUT_S} s after {stop_signal.name}:\n{self.log()[-3000:]}")
 
+    def authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+        asked = urllib.request.Request(f"{self.url}/metrics", headers=self.authorization())
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             text = answer.read().decode()
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -121,7 +131,7 @@ class LunaServer:
     def post(self, path: str, body: object, timeout_s: float = 120) -> tuple[int, dict]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
-            headers = {"Content-Type": "application/json"}
+            headers = {"Content-Type": "application/json"} | self.authorization()
             connection.request("POST", path, json.dumps(body), headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
