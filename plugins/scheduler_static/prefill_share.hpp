@@ -27,6 +27,7 @@ class PrefillShare {
     StepCost cost;
     double left = 0.0;
     bool shares = false;        ///< long prompts leave half
+    std::uint32_t n_min = 1;    ///< tokens of the first row, whatever they cost
     std::uint32_t n_seats = 0;  ///< waiting rows that may be let in
   };
 
@@ -39,7 +40,7 @@ class PrefillShare {
     long_rows_.reserve(out.n_reqs_max());
     long_rows_.clear();
     const double whole = budget.left;
-    std::uint32_t n_min = 1;  // whatever the costs say, the first of the queue comes on
+    std::uint32_t n_min = budget.n_min;
     for (const std::uint32_t i : queue) {
       const Row row = rows[i];
       if (row.is_waiting() && budget.n_seats == 0) continue;

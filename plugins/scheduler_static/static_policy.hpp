@@ -74,6 +74,11 @@ class StaticPolicy final : public Scheduler {
   // would hardly let anybody in, and its users would wait for the first token instead of the next.
   static constexpr double kPrefillOverDecode = 0.25;
 
+  // Fewer tokens hardly show in the time of a step: were chunks smaller because the fit takes
+  // tokens for dear, it would never see that they are not.
+  static constexpr std::uint32_t kChunkMin = 8;
+  static constexpr std::uint32_t kChunkOnTrial = 4 * kChunkMin;
+
   struct Decoded {
     double ns = 0.0;  // of a step with the decoding rows alone
     std::uint32_t n_rows = 0;
@@ -154,10 +159,14 @@ class StaticPolicy final : public Scheduler {
     if (decoded.n_rows == 0 || !has_target(cost)) {
       budget.cost = StepCost::of_tokens();
       budget.left = n_tokens;
+      // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
+      if (decoded.n_rows > 0 && options_.target_itl_ms > 0 && cost.has_any())
+        budget.left = std::min<double>(n_tokens, kChunkOnTrial);
       return budget;
     }
     const double floor = kPrefillOverDecode * std::max(target_ns(), decoded.ns);
     budget.cost = cost;
+    budget.n_min = kChunkMin;
     budget.left = std::min(std::max(target_ns() - decoded.ns, floor), n_tokens * cost.row_ns);
     return budget;
   }

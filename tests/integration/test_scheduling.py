@@ -207,10 +207,10 @@ def test_streams_go_on_in_every_step_of_a_long_prompt(start_server: Callable[...
     assert longer.ended.wait(120)
     with urllib.request.urlopen(f"{server.url}/admin/steps", timeout=30) as answer:
         steps = [json.loads(line) for line in answer]
-    prompt_steps = [step for step in steps if step["n_seqs"] == 5]
-    assert sum(step["n_rows"] - 4 for step in prompt_steps) == 700, "a stream was left out"
+    prompt_steps = [step for step in steps if step["seqs"] == 5]
+    assert sum(step["rows"] - 4 for step in prompt_steps) == 700, "a stream was left out"
     # A step holds 512 tokens: without the target there would be two, the first of them full.
-    assert max(step["n_rows"] for step in prompt_steps) < 512
+    assert max(step["rows"] for step in prompt_steps) < 512
     assert len(prompt_steps) > 2
     for stream in streams:
         stream.close()

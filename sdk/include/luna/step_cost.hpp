@@ -25,9 +25,11 @@ struct StepCost {
   /// Costs in tokens, for a policy that has no time to divide: a token costs 1.
   static StepCost of_tokens() { return {0.0, 1.0, 0.0}; }
 
-  /// Whether it can size a chunk. As long as all steps had as many tokens, what a token costs
+  /// Whether it can size a chunk. As long as all steps had about as many tokens, what a token costs
   /// cannot be told from the fixed part.
   [[nodiscard]] bool is_known() const { return row_ns > 0.0; }
+  /// Whether a step has run at all.
+  [[nodiscard]] bool has_any() const { return fixed_ns > 0.0 || row_ns > 0.0 || kv_ns > 0.0; }
 
   /// n_tokens of one sequence, the first at position `first`; without the step's fixed part.
   [[nodiscard]] double chunk_ns(std::uint32_t first, std::uint32_t n_tokens) const {

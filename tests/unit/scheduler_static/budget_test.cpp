@@ -108,14 +108,30 @@ TEST(TargetItl, UnknownCostsLeaveTheStepWhole) {
 }
 
 TEST(TargetItl, PromptsGetAFifthOfAStepThatDecodingRowsFill) {
-  // A decode step takes 3 + 16 * 10 ms: far beyond the target.
-  PolicyRig rig({.target_itl_ms = 50}, {.cost = {.fixed_ns = 3e6, .row_ns = 1e7, .kv_ns = 0.0}});
+  // A decode step takes 150 + 16 ms: far beyond the target.
+  PolicyRig rig({.target_itl_ms = 50}, {.cost = {.fixed_ns = 1.5e8, .row_ns = 1e6, .kv_ns = 0.0}});
   add_streams(rig);
   rig.add({.n_prompt = 3000, .n_generated_max = 1});
   rig.step();
   const double share = rig.prefill_ns / (rig.prefill_ns + rig.decode_ns);
   EXPECT_GT(share, 0.15);
   EXPECT_LE(share, 0.2);
+}
+
+TEST(TargetItl, ChunksAreNeverTooSmallToTellWhatTheyCost) {
+  PolicyRig rig({.target_itl_ms = 10}, {.cost = {.fixed_ns = 1e6, .row_ns = 5e6, .kv_ns = 0.0}});
+  add_streams(rig);
+  const Job& longer = rig.add({.n_prompt = 100, .n_generated_max = 1});
+  rig.run_until([&] { return longer.has_ended; });
+  EXPECT_EQ(longer.chunks.front(), 8U);
+}
+
+TEST(TargetItl, WhileATokenCannotBeToldFromAStepChunksAreSmall) {
+  PolicyRig rig({.target_itl_ms = 50}, {.cost = {.fixed_ns = 5e6, .row_ns = 0.0, .kv_ns = 0.0}});
+  add_streams(rig);
+  const Job& longer = rig.add({.n_prompt = 100, .n_generated_max = 1});
+  rig.run_until([&] { return longer.has_ended; });
+  EXPECT_EQ(longer.chunks, (std::vector<std::uint32_t>{32, 32, 32, 4}));
 }
 
 TEST(TargetItl, APromptOfWhichNoTokenFitsComesOnAllTheSame) {
