@@ -1,7 +1,8 @@
 // Whole steps of a model on one device, without server, engine or sampler: what the kernels and the
 // backend's schedule give.
 //   bench_steps --model FILE [--backend cpu] [--numerics i12] [--kv bf16] [--threads 2]
-//               [--context 128] [--seconds 1] [--json FILE]
+//               [--context 128] [--ms 500] [--plugins DIR] [--only "decode 8"]
+//               [--json FILE]
 // Prompts of 128, 512 and 2048 tokens in one step each, then one decoded token a sequence for 1, 8,
 // 32 and 64 sequences that hold `context` tokens. Medians.
 #include "core/base/clock.hpp"
@@ -16,7 +17,6 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <numeric>
 
 namespace luna {
 namespace {
@@ -34,7 +34,9 @@ Result<Options> read_options(int argc, char** argv) {
                      {"--kv", "bf16"},
                      {"--threads", "2"},
                      {"--context", "128"},
-                     {"--seconds", "1"},
+                     {"--ms", "500"},
+                     {"--plugins", LUNA_PLUGIN_DIR},
+                     {"--only", ""},
                      {"--json", ""}};
   for (int i = 1; i < argc; i += 2) {
     const auto found = options.find(std::string_view(argv[i]));
@@ -57,10 +59,14 @@ Result<std::uint32_t> number(const Options& options, std::string_view name) {
 /// Steps of n_seqs sequences of n_new tokens each, after `first` tokens; waits for each.
 class StepTimer {
  public:
+  /// KV blocks of a sequence.
+  static std::uint32_t blocks_of(std::uint32_t n_tokens) {
+    return (n_tokens + kBlockTokens - 1) / kBlockTokens;
+  }
   StepTimer(const model::CompiledModel& compiled, std::uint32_t blocks_per_seq)
       : compiled_(compiled), blocks_per_seq_(blocks_per_seq) {}
 
-  /// Milliseconds of one step.
+  /// Milliseconds of one step. What the KV holds does not matter to its time.
   Result<double> run(std::uint32_t n_seqs, std::uint32_t first, std::uint32_t n_new) {
     const std::uint32_t n_rows = n_seqs * n_new;
     std::vector<std::uint32_t> tokens(n_rows);
@@ -69,7 +75,10 @@ class StepTimer {
     std::vector<std::uint32_t> out_rows(n_seqs);
     const std::vector<std::uint32_t> out_flags(n_seqs, LUNA_OUT_CANDIDATES);
     std::vector<std::uint32_t> tables(std::size_t{n_seqs} * blocks_per_seq_);
-    std::iota(tables.begin(), tables.end(), 0U);
+    const std::uint32_t n_blocks = blocks_of(first + n_new);
+    for (std::uint32_t s = 0; s < n_seqs; ++s)
+      for (std::uint32_t i = 0; i < n_blocks; ++i)
+        tables[std::size_t{s} * blocks_per_seq_ + i] = s * n_blocks + i;
     for (std::uint32_t s = 0; s <= n_seqs; ++s)
       first_rows[s] = s * n_new;
     for (std::uint32_t s = 0; s < n_seqs; ++s)
@@ -110,14 +119,19 @@ class StepTimer {
     return took.count();
   }
 
-  /// The median of steps for `seconds`, at least 5.
+  /// The median of steps for ms_min milliseconds, at least 5, after as long a warm-up.
   Result<double> median(std::uint32_t n_seqs,
                         std::uint32_t first,
                         std::uint32_t n_new,
-                        std::uint32_t seconds) {
+                        std::uint32_t ms_min) {
     std::vector<double> times;
     double total = 0;
-    while (times.size() < 5 || total < 1e3 * seconds) {
+    while (total < ms_min) {  // the KV's pages are still being touched at first
+      LUNA_TRY(const double ms, run(n_seqs, first, n_new));
+      total += ms;
+    }
+    total = 0;
+    while (times.size() < 5 || total < ms_min) {
       LUNA_TRY(const double ms, run(n_seqs, first, n_new));
       times.push_back(ms);
       total += ms;
@@ -140,24 +154,22 @@ struct Row {
 };
 
 Result<std::vector<Row>> measure(const model::CompiledModel& compiled, const Options& options) {
-  LUNA_TRY(const std::uint32_t seconds, number(options, "--seconds"));
+  LUNA_TRY(const std::uint32_t ms_min, number(options, "--ms"));
   LUNA_TRY(const std::uint32_t context, number(options, "--context"));
-  const std::uint32_t blocks = (compiled.limits.n_positions_max + kBlockTokens - 1) / kBlockTokens;
-  StepTimer timer(compiled, blocks);
+  StepTimer timer(compiled, StepTimer::blocks_of(compiled.limits.n_positions_max));
+  const std::string& only = options.find("--only")->second;
   std::vector<Row> rows;
-  for (const std::uint32_t n : kPrompts) {
-    LUNA_TRY(const double ms, timer.median(1, 0, n, seconds));
-    rows.push_back({"prefill " + std::to_string(n), ms, 1e3 * n / ms});
-  }
-  for (const std::uint32_t n : kBatches) {
-    for (std::uint32_t first = 0; first < context; first += 2048 / n) {
-      const std::uint32_t chunk = std::min(2048 / n, context - first);
-      LUNA_TRY(const double ms, timer.run(n, first, chunk));
-      (void)ms;  // only fills the KV
-    }
-    LUNA_TRY(const double ms, timer.median(n, context, 1, seconds));
-    rows.push_back({"decode " + std::to_string(n), ms, 1e3 * n / ms});
-  }
+  const auto add =
+      [&](const std::string& name, std::uint32_t n_seqs, std::uint32_t n_new) -> Result<void> {
+    if (!only.empty() && name != only) return {};
+    LUNA_TRY(const double ms, timer.median(n_seqs, n_new == 1 ? context : 0, n_new, ms_min));
+    rows.push_back({name, ms, 1e3 * n_seqs * n_new / ms});
+    return {};
+  };
+  for (const std::uint32_t n : kPrompts)
+    LUNA_TRY(add("prefill " + std::to_string(n), 1, n));
+  for (const std::uint32_t n : kBatches)
+    LUNA_TRY(add("decode " + std::to_string(n), n, 1));
   return rows;
 }
 
@@ -165,7 +177,7 @@ Result<void> run(int argc, char** argv) {
   LUNA_TRY(const Options options, read_options(argc, argv));
   RealClock clock;
   plugin::HostServices services({.clock = &clock, .seed = 0, .parallel_for = {}});
-  const auto catalog = plugin::Catalog::scan({{LUNA_PLUGIN_DIR}, &services});
+  const auto catalog = plugin::Catalog::scan({{options.find("--plugins")->second}, &services});
   LUNA_TRY(const auto backend,
            catalog->create<luna_backend_if>(options.find("--backend")->second, {}));
   std::vector<plugin::Instance<luna_quant_if>> quants;
@@ -186,8 +198,8 @@ Result<void> run(int argc, char** argv) {
   model.limits.n_seqs_max = 64;
   model.limits.n_out_rows_max = 64;
   model.limits.n_positions_max = std::max(2048U, context + 1);
-  const std::uint32_t n_blocks = (model.limits.n_positions_max + kBlockTokens - 1) / kBlockTokens;
-  model.kv_blocks_max = n_blocks * 64;
+  model.kv_blocks_max = std::max(StepTimer::blocks_of(model.limits.n_positions_max),
+                                 64 * StepTimer::blocks_of(context + 1));
   model::DeviceOptions device_options;
   device_options.name = "a0";
   device_options.memory_bytes = std::uint64_t{16} << 30;

@@ -16,16 +16,28 @@ struct SegmentRange {
   std::int64_t last;
 };
 
+/// A hint: reading beyond the end of the weight is harmless.
+LUNA_ISA_INLINE void prefetch(const std::byte* p) {
+  __builtin_prefetch(p, 0, 3);
+}
+
+/// The strip next_strip_bytes on is fetched meanwhile: its turn comes after all rows had this one.
 /// Integer sums are exact: 32 * 2047 * 255 < 2^24 for a group of 32 with 8-bit codes; a super-block
 /// stays below 256 * 2047 * 1953 < 2^30 (4 bits) and 256 * 511 * 4096 < 2^30 (6 bits).
 template <class Dots, class Codes>
 void unpack_segment(const Codes& codes,
                     const PackedForm& form,
                     const std::byte* strip,
+                    std::size_t next_strip_bytes,
                     SegmentRange range,
                     const UnpackedStrip& out) {
   const std::size_t block_bytes = std::size_t{64} * Codes::kLines;
   for (std::int64_t k = range.first; k < range.last; k += 32) {
+    const std::byte* next =
+        strip + next_strip_bytes + static_cast<std::size_t>(k / 32) * block_bytes;
+    for (int line = 0; line < Codes::kLines; ++line) {
+      prefetch(next + 64 * line);
+    }
     unpack_block<Dots>(codes,
                        strip + static_cast<std::size_t>(k / 32) * block_bytes,
                        out.words + (k - range.first) / 32 * (16 * Dots::kWords));
@@ -311,6 +323,7 @@ void linear_tiles(const Codes& codes, const LinearArgs& args, std::int64_t strip
       unpack_segment<Dots>(codes,
                            form,
                            args.packed + static_cast<std::size_t>(strip + c) * form.strip_bytes,
+                           strips * form.strip_bytes,
                            range,
                            unpacked[c]);
     }

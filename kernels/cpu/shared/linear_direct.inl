@@ -6,11 +6,6 @@
 inline constexpr int kDirectRows = kTileRows < 6 ? 4 : 6;
 inline constexpr int kDirectRowsMax = 3 * kDirectRows;
 
-/// A hint: reading beyond the end of the weight is harmless.
-LUNA_ISA_INLINE void prefetch(const std::byte* p) {
-  __builtin_prefetch(p, 0, 3);
-}
-
 /// The codes of a block's inputs, row after row.
 struct ActivationRows {
   const std::byte* codes;
