@@ -103,12 +103,21 @@ struct KvShape {
   int head_dim = 0;      // a multiple of 32, at most 256
   int block_tokens = 0;  // a power of two in 32..256
   KvType type = KvType::bf16;
+  bool has_masses = false;
 };
-constexpr std::size_t kv_head_bytes(const KvShape& shape) {
-  const auto tokens = static_cast<std::size_t>(shape.block_tokens);
+/// Bytes of the codes of K, as many as of those of V.
+constexpr std::size_t kv_codes_bytes(const KvShape& shape) {
+  return static_cast<std::size_t>(shape.block_tokens) * static_cast<std::size_t>(shape.head_dim) *
+         kv_code_bytes(shape.type);
+}
+/// Where a head's masses begin.
+constexpr std::size_t kv_masses_offset(const KvShape& shape) {
   const std::size_t scale_bytes = shape.type == KvType::int8 ? 2 : 0;
-  return 2 * tokens *
-         (static_cast<std::size_t>(shape.head_dim) * kv_code_bytes(shape.type) + scale_bytes);
+  return 2 * (kv_codes_bytes(shape) + scale_bytes * static_cast<std::size_t>(shape.block_tokens));
+}
+constexpr std::size_t kv_head_bytes(const KvShape& shape) {
+  const std::size_t mass_bytes = shape.has_masses ? sizeof(float) : 0;
+  return kv_masses_offset(shape) + mass_bytes * static_cast<std::size_t>(shape.block_tokens);
 }
 /// Bytes of a block of one layer.
 constexpr std::size_t kv_block_bytes(const KvShape& shape) {
@@ -125,7 +134,20 @@ struct KvView {
   std::int64_t first_block = 0;  // of the table; above 0 where a device holds a slice
 };
 
-/// Writes one row's rotated K and V into its slot.
+/// One KV head of the block that holds a position, and its masses.
+inline std::byte* kv_head_at(const KvView& kv, int kv_head, std::int64_t position) {
+  const std::int64_t block = position / kv.shape.block_tokens - kv.first_block;
+  return kv.base + static_cast<std::size_t>(kv.table[block]) * kv.block_stride_bytes +
+         static_cast<std::size_t>(kv_head) * kv_head_bytes(kv.shape);
+}
+inline float* kv_masses_at(const KvView& kv, int kv_head, std::int64_t position) {
+  return reinterpret_cast<float*>(kv_head_at(kv, kv_head, position) + kv_masses_offset(kv.shape)) +
+         position % kv.shape.block_tokens;
+}
+/// Copies K and V (with their scales) of one KV head from a position's slot to another's.
+void move_kv(const KvView& kv, int kv_head, std::int64_t from, std::int64_t to);
+
+/// Writes one row's rotated K and V into its slot, and a mass of zero.
 struct KvWriteArgs {
   KvView kv;
   std::int64_t position = 0;
@@ -152,6 +174,15 @@ struct AttendArgs {
   void* scratch = nullptr;       // attend_scratch_bytes(head_dim)
 };
 std::size_t attend_scratch_bytes(int head_dim);
+
+/// observe: mass of each position of [first, last) += exp(score - log-sum-exp) of every row and
+/// head that sees it, rows and then heads ascending. Threads share it by KV heads and positions.
+struct ObserveArgs {
+  AttendArgs attend;                   // out is not used
+  const float* log_sum_exp = nullptr;  // [n_rows, group_heads]
+  std::int64_t first = 0;              // a multiple of 32
+  std::int64_t last = 0;               // within the partition of first
+};
 
 /// A state of attention over some positions: [max, sum, out[head_dim]], padded to
 /// state_floats(head_dim). A state without positions has sum == 0 and is never read further.
@@ -263,6 +294,7 @@ struct KernelSet {
   void (*attend)(const AttendArgs& args);
   void (*attend_partial)(const AttendPartialArgs& args);
   void (*merge_partials)(const MergeArgs& args);
+  void (*observe)(const ObserveArgs& args);
 
   /// y = (x * (1 / sqrt(sum(x^2) / n + eps))) * w; in place allowed.
   void (*rms_norm)(const float* x, const float* w, std::int64_t n, float eps, float* y);

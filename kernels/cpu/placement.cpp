@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace luna::kernels {
@@ -120,6 +121,39 @@ int cover_partitions(std::int64_t first_partition, std::int64_t n_partitions, Tr
     at += std::int64_t{1} << level;
   }
   return n_nodes;
+}
+
+void move_kv(const KvView& kv, int kv_head, std::int64_t from, std::int64_t to) {
+  const KvShape& shape = kv.shape;
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const auto tokens = static_cast<std::size_t>(shape.block_tokens);
+  const auto slot_of = [&](std::int64_t position) {
+    return static_cast<std::size_t>(position) % tokens;
+  };
+  const std::size_t a = slot_of(from);
+  const std::size_t b = slot_of(to);
+  const std::byte* source = kv_head_at(kv, kv_head, from);
+  std::byte* target = kv_head_at(kv, kv_head, to);
+  const std::size_t v = kv_codes_bytes(shape);
+  if (shape.type == KvType::bf16) {
+    for (std::size_t d = 0; d < dim; d += 2) {  // a pair of K
+      std::memcpy(target + (b / 16 * dim + d) * 32 + b % 16 * 4,
+                  source + (a / 16 * dim + d) * 32 + a % 16 * 4,
+                  4);
+    }
+    for (std::size_t d = 0; d < dim; ++d) {
+      std::memcpy(target + v + (b / 2 * dim + d) * 4 + b % 2 * 2,
+                  source + v + (a / 2 * dim + d) * 4 + a % 2 * 2,
+                  2);
+    }
+    return;
+  }
+  for (std::size_t d = 0; d < dim; ++d) {
+    target[(b / 16 * dim + d) * 16 + b % 16] = source[(a / 16 * dim + d) * 16 + a % 16];
+  }
+  std::memcpy(target + v + b * dim, source + v + a * dim, dim);
+  std::memcpy(target + 2 * v + b * 2, source + 2 * v + a * 2, 2);
+  std::memcpy(target + 2 * v + (tokens + b) * 2, source + 2 * v + (tokens + a) * 2, 2);
 }
 
 float log_of_sum(float max, float sum) {

@@ -22,6 +22,7 @@ class ScheduleCompiler {
       : input_(input), p_(*input.program), width_(width) {}
 
   Result<Schedule> run() {
+    schedule_.width = width_;
     find_private_slots();
     content_.assign(p_.n_slots, 0);
     for (std::uint32_t i = 0; i < p_.n_ops; ++i) {
@@ -109,6 +110,9 @@ class ScheduleCompiler {
         return {};
       case LUNA_OP_ATTEND:
         return add_attend(op);
+      case LUNA_OP_KV_PRUNE:
+        if (width_ == Width::observing) add_prune(op);
+        return {};
       case LUNA_OP_GATHER_ROWS:
         append(op, Action::gather_rows, row_split(op));
         return {};
@@ -279,6 +283,17 @@ class ScheduleCompiler {
     describe_attention(op, &append(op, Action::attend, split));
     if (split == Split::head_parts) describe_attention(op, &append(op, Action::merge_parts, split));
     return {};
+  }
+  void add_prune(const OpReader& op) {
+    CompiledOp& observe = append(op, Action::observe, Split::partitions);
+    observe.layer = op.attr(LUNA_KV_PRUNE_LAYER);
+    observe.n_heads = op.attr(LUNA_KV_PRUNE_N_HEADS);
+    observe.number = op.attr_f32(LUNA_KV_PRUNE_SCALE);
+    observe.softcap = op.attr_f32(LUNA_KV_PRUNE_SOFTCAP);
+    if (op.attr(LUNA_KV_PRUNE_LAYER) != op.attr(LUNA_KV_PRUNE_GROUP_LAST)) return;
+    CompiledOp& prune = append(Action::prune, Split::sequences);
+    prune.layer = op.attr(LUNA_KV_PRUNE_LAYER);
+    prune.group_first = op.attr(LUNA_KV_PRUNE_GROUP_FIRST);
   }
   static void describe_attention(const OpReader& op, CompiledOp* made) {
     made->layer = op.attr(LUNA_ATTEND_LAYER);

@@ -39,17 +39,32 @@ struct ArenaPlan {
   }
 };
 /// Room for any one of the schedules.
-ArenaPlan plan_arena(std::initializer_list<const Schedule*> schedules) {
+ArenaPlan plan_arena(const Schedules& schedules) {
   ArenaPlan plan;
-  for (const Schedule* s : schedules) {
+  for (const Schedule* s :
+       {&schedules.narrow, &schedules.narrow_long, &schedules.wide, &schedules.observing}) {
     plan.shared_bytes = std::max(plan.shared_bytes, round_up(s->shared_bytes, kPage));
     plan.private_stride = std::max(plan.private_stride, round_up(s->private_bytes, kPage));
   }
   return plan;
 }
-/// Programs whose steps are all narrow need no wide schedule.
-bool needs_wide(const luna_program& program) {
-  return program.n_rows_max > kNarrowRows;
+
+Result<Schedules> compile_schedules(const CompileInput& input) {
+  const luna_program& program = *input.program;
+  Schedules schedules;
+  LUNA_TRY(schedules.narrow, compile_schedule(input, Width::narrow));
+  LUNA_TRY(schedules.narrow_long, compile_schedule(input, Width::narrow_long));
+  if (program.n_rows_max > kNarrowRows) {
+    LUNA_TRY(schedules.wide, compile_schedule(input, Width::wide));
+  }
+  if (step_bounds(program).can_prune) {
+    LUNA_TRY(schedules.observing, compile_schedule(input, Width::observing));
+  }
+  return schedules;
+}
+
+std::uint32_t last_slot(const luna_step& step, std::uint32_t seq) {
+  return step.positions[step.seq_first_row[seq + 1] - 1] - prune_of(step, seq).n_pruned;
 }
 
 bool has_slot(const luna_program& program, std::uint32_t kind) {
@@ -89,7 +104,8 @@ kernels::KvShape kv_shape_of(const luna_kv_layout& kv) {
   return {static_cast<int>(kv.n_kv_heads),
           static_cast<int>(kv.head_dim),
           static_cast<int>(kv.block_tokens),
-          kv.dtype == LUNA_DTYPE_I8 ? kernels::KvType::int8 : kernels::KvType::bf16};
+          kv.dtype == LUNA_DTYPE_I8 ? kernels::KvType::int8 : kernels::KvType::bf16,
+          (kv.flags & LUNA_KV_OBSERVED) != 0};
 }
 
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
@@ -99,13 +115,8 @@ std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
 Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads) {
   CompileInput input;
   input.program = &program;
-  LUNA_TRY(const Schedule narrow, compile_schedule(input, Width::narrow));
-  LUNA_TRY(const Schedule narrow_long, compile_schedule(input, Width::narrow_long));
-  Schedule wide;
-  if (needs_wide(program)) {
-    LUNA_TRY(wide, compile_schedule(input, Width::wide));
-  }
-  std::uint64_t bytes = plan_arena({&narrow, &narrow_long, &wide}).bytes(n_threads);
+  LUNA_TRY(const Schedules schedules, compile_schedules(input));
+  std::uint64_t bytes = plan_arena(schedules).bytes(n_threads);
   for (std::uint32_t i = 0; i < program.n_ops; ++i)
     if (program.ops[i].op == LUNA_OP_ROPE && table_owner(program, i) == i)
       bytes += rope_table_bytes(program, OpReader(program, program.ops[i]));
@@ -127,11 +138,7 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const luna_program& prog
   input.program = &made->abi_;
   LUNA_TRY(made->find_weights(weights, &input));
   made->make_rope_tables(&input);
-  LUNA_TRY(made->narrow_, compile_schedule(input, Width::narrow));
-  LUNA_TRY(made->narrow_long_, compile_schedule(input, Width::narrow_long));
-  if (needs_wide(program)) {
-    LUNA_TRY(made->wide_, compile_schedule(input, Width::wide));
-  }
+  LUNA_TRY(made->schedules_, compile_schedules(input));
   LUNA_TRY(made->allocate(bytes));
   return std::unique_ptr<Executable>(std::move(made));
 }
@@ -187,7 +194,7 @@ void CpuExecutable::make_rope_tables(CompileInput* input) {
 }
 
 Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
-  const ArenaPlan plan = plan_arena({&narrow_, &narrow_long_, &wide_});
+  const ArenaPlan plan = plan_arena(schedules_);
   const std::uint32_t n_threads = services_.team->n_threads();
   if (plan.bytes(n_threads) > bytes)
     return Error{Code::internal,
@@ -262,7 +269,11 @@ Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) co
 /// Few rows with KV of uneven length, or fewer heads than threads: attention is cut within heads if
 /// that frees the busiest thread of more than two barriers cost.
 const Schedule* CpuExecutable::schedule_for(const luna_step& step) const {
-  if (step.n_rows > kNarrowRows) return &wide_;
+  for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
+    const luna_seq_prune prune = prune_of(step, seq);
+    if (prune.n_observed != 0 || prune.n_keep != 0) return &schedules_.observing;
+  }
+  if (step.n_rows > kNarrowRows) return &schedules_.wide;
   const std::uint64_t n_threads = services_.team->n_threads();
   const std::uint64_t n_heads = abi_.kv.n_kv_heads;
   const std::uint64_t n_units = step.n_seqs * n_heads;
@@ -272,11 +283,12 @@ const Schedule* CpuExecutable::schedule_for(const luna_step& step) const {
     std::uint64_t own = 0;  // positions read by this thread's heads
     for (std::uint64_t u = n_units * thread / n_threads; u < n_units * (thread + 1) / n_threads;
          ++u)
-      own += step.positions[step.seq_first_row[u / n_heads + 1] - 1] + 1;
+      own += last_slot(step, static_cast<std::uint32_t>(u / n_heads)) + 1;
     total += own;
     busiest = std::max(busiest, own);
   }
-  return busiest > total / n_threads + kSplitGainPositions ? &narrow_long_ : &narrow_;
+  return busiest > total / n_threads + kSplitGainPositions ? &schedules_.narrow_long
+                                                           : &schedules_.narrow;
 }
 
 Result<void> CpuExecutable::submit(const luna_step& step) {

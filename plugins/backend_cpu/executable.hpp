@@ -1,4 +1,4 @@
-// A program compiled for a CPU device: three schedules, one arena, and the steps under way.
+// A program compiled for a CPU device: its schedules, one arena, and the steps under way.
 #pragma once
 
 #include "memory.hpp"
@@ -36,6 +36,14 @@ Result<void> check_kv_type(const luna_kv_layout& layout);
 kernels::KvShape kv_shape_of(const luna_kv_layout& layout);
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& layout);
 
+/// A program's schedules; one that no step of it needs is empty.
+struct Schedules {
+  Schedule narrow;
+  Schedule narrow_long;
+  Schedule wide;
+  Schedule observing;
+};
+
 /// Bytes a program takes beside its weights and KV.
 Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads);
 
@@ -68,9 +76,7 @@ class CpuExecutable final : public Executable {
   luna_program abi_{};  // of program_
   StepBounds bounds_;
   std::vector<std::unique_ptr<RopeTable>> ropes_;
-  Schedule narrow_;
-  Schedule narrow_long_;
-  Schedule wide_;
+  Schedules schedules_;
   Reservation reservation_;
   Mapping arena_;
   std::uint64_t private_stride_ = 0;

@@ -15,7 +15,7 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t quantum) {
 
 // ---- Phases -------------------------------------------------------------------------------------
 
-enum class Thing : std::uint8_t { slot, activation, kv, parts, states, message };
+enum class Thing : std::uint8_t { slot, activation, kv, parts, exponents, states, message };
 
 /// What an op touches, and which part of it each thread touches.
 struct Access {
@@ -65,9 +65,12 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
   tensor(op.out, true);
   if (op.action == Action::quantize) activation(true);
   if (op.action == Action::linear) activation(false);
-  const bool writes_kv = op.action == Action::kv_write || op.action == Action::kv_copy;
+  const bool prunes = op.action == Action::observe || op.action == Action::prune;
+  const bool writes_kv = op.action == Action::kv_write || op.action == Action::kv_copy || prunes;
   if (writes_kv || op.action == Action::attend)
     list.push_back({Thing::kv, 0, 0, 0, writes_kv, op.split});
+  if (op.action == Action::attend || op.action == Action::merge_parts || prunes)
+    list.push_back({Thing::exponents, 0, 0, 0, !prunes, Split::leader});
   if (op.split == Split::head_parts)
     list.push_back({Thing::parts, 0, 0, 0, op.action == Action::attend, Split::leader});
   if (op.action == Action::score_chunks || op.action == Action::merge_chunks)
@@ -163,6 +166,8 @@ class MemoryPlan {
     s_.chunk_states = take_shared(state_bytes_);
     s_.kernel_scratch = take_private(kernel_bytes_);
     s_.parts = take_private(2 * s_.part_bytes);
+    s_.log_sum_exps = take_shared(exponent_bytes_);
+    s_.prune_lists = take_private(prune_bytes_);
     if (s_.part_bytes != 0)
       s_.part_lists = take_private(n_partitions_of(p_.n_positions_max) *
                                    (sizeof(kernels::TreeNode) + sizeof(const float*)));
@@ -204,6 +209,13 @@ class MemoryPlan {
                                  kernels::attend_scratch_bytes(static_cast<int>(p_.kv.head_dim)));
         if (op.split == Split::head_parts)
           s_.part_bytes = std::max(s_.part_bytes, part_bytes_of(op.n_heads));
+        break;
+      case Action::observe:
+        exponent_bytes_ =
+            std::max(exponent_bytes_, sizeof(float) * op.n_heads * rows_max_of(p_, width_, x.rows));
+        break;
+      case Action::prune:
+        prune_bytes_ = 3 * sizeof(float) * std::uint64_t{p_.n_positions_max};
         break;
       case Action::score_chunks:
         state_bytes_ = std::max(
@@ -260,6 +272,8 @@ class MemoryPlan {
   std::vector<Piece> pieces_;  // slots, then activations
   std::uint64_t kernel_bytes_ = 0;
   std::uint64_t state_bytes_ = 0;
+  std::uint64_t exponent_bytes_ = 0;
+  std::uint64_t prune_bytes_ = 0;
   std::uint64_t message_bytes_ = 0;
 };
 

@@ -42,6 +42,9 @@ class StepThread : public ThreadView {
       case Action::attend:
       case Action::merge_parts:
         return run_head_op(*this, op);
+      case Action::observe:
+      case Action::prune:
+        return run_prune_op(*this, op);
       case Action::act_mul:
       case Action::add:
       case Action::scale:

@@ -4,21 +4,14 @@
 // without a barrier in between. Wide steps share rope and kv_write by rows. Attention is cut by
 // cost in wide steps and where KV is long (attend_share.hpp).
 #include "attend_share.hpp"
-#include "step_thread.hpp"
+#include "head_view.hpp"
 
 namespace luna::cpu {
 namespace {
 
-/// Consecutive rows of one sequence at consecutive positions.
-struct RowRun {
-  std::uint32_t seq = 0;
-  std::uint32_t first_row = 0;
-  std::uint32_t n_rows = 0;
-};
-
-class HeadOps : public ThreadView {
+class HeadOps : public HeadView {
  public:
-  explicit HeadOps(const ThreadView& view) : ThreadView(view) {}
+  explicit HeadOps(const ThreadView& view) : HeadView(view) {}
 
   void run(const CompiledOp& op) const {
     const bool by_heads = op.split == Split::heads;
@@ -35,32 +28,6 @@ class HeadOps : public ThreadView {
   }
 
  private:
-  [[nodiscard]] const std::uint32_t* table_of(std::uint32_t seq) const {
-    return c_.step.block_tables + std::size_t{seq} * c_.step.block_table_stride;
-  }
-  [[nodiscard]] kernels::KvView kv_of(std::uint32_t layer, std::uint32_t seq) const {
-    kernels::KvView kv;
-    kv.shape = c_.kv.shape;
-    kv.base = c_.kv.base + layer * kernels::kv_block_bytes(c_.kv.shape);
-    kv.block_stride_bytes = c_.kv.block_bytes;
-    kv.table = table_of(seq);
-    return kv;
-  }
-
-  /// Calls body(run) for the runs of a sequence, at most rows_max rows each.
-  template <typename Body>
-  void for_runs(std::uint32_t seq, std::uint32_t rows_max, Body&& body) const {
-    const std::uint32_t end = c_.step.seq_first_row[seq + 1];
-    std::uint32_t row = c_.step.seq_first_row[seq];
-    while (row < end) {
-      std::uint32_t n = 1;
-      while (row + n < end && n < rows_max &&
-             c_.step.positions[row + n] == c_.step.positions[row] + n)
-        ++n;
-      body(RowRun{seq, row, n});
-      row += n;
-    }
-  }
   /// Calls the member for this thread's share of (sequence, KV head).
   void for_own_heads(void (HeadOps::*body)(const CompiledOp&, std::uint32_t, std::uint32_t) const,
                      const CompiledOp& op) const {
@@ -107,10 +74,8 @@ class HeadOps : public ThreadView {
     for (std::uint32_t row = rows.first; row < rows.last; ++row) {
       while (row >= c_.step.seq_first_row[seq + 1])
         ++seq;
-      k_.kv_write({kv_of(op.layer, seq),
-                   c_.step.positions[row],
-                   floats(op.in[0], row),
-                   floats(op.in[1], row)});
+      k_.kv_write(
+          {kv_of(op.layer, seq), slot_of(seq, row), floats(op.in[0], row), floats(op.in[1], row)});
     }
   }
   void kv_write_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
@@ -120,36 +85,9 @@ class HeadOps : public ThreadView {
     const std::size_t at = kv_head * static_cast<std::size_t>(kv.shape.head_dim);
     for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
          ++row)
-      k_.kv_write(
-          {kv, c_.step.positions[row], floats(op.in[0], row) + at, floats(op.in[1], row) + at});
+      k_.kv_write({kv, slot_of(seq, row), floats(op.in[0], row) + at, floats(op.in[1], row) + at});
   }
 
-  [[nodiscard]] std::uint32_t group_heads(const CompiledOp& op) const {
-    return op.n_heads / n_kv_heads();
-  }
-  [[nodiscard]] std::size_t head_dim() const {
-    return static_cast<std::size_t>(c_.kv.shape.head_dim);
-  }
-  [[nodiscard]] kernels::AttendArgs attend_args(const CompiledOp& op,
-                                                const RowRun& run,
-                                                std::uint32_t kv_head) const {
-    const std::size_t at = std::size_t{kv_head} * group_heads(op) * head_dim();
-    kernels::AttendArgs args;
-    args.kv = kv_of(op.layer, run.seq);
-    args.kv_head = static_cast<int>(kv_head);
-    args.group_heads = static_cast<int>(group_heads(op));
-    args.first_position = c_.step.positions[run.first_row];
-    args.n_rows = run.n_rows;
-    args.window = op.window;
-    args.scale = op.number;
-    args.softcap = op.softcap;
-    args.q = floats(op.in[0], run.first_row) + at;
-    args.q_stride = stride_floats(op.in[0]);
-    args.out = floats(op.out, run.first_row) + at;
-    args.out_stride = stride_floats(op.out);
-    args.scratch = own_ + s_.kernel_scratch;
-    return args;
-  }
   void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
     for_runs(
         seq, kNarrowRows, [&](const RowRun& run) { k_.attend(attend_args(op, run, kv_head)); });
@@ -162,7 +100,7 @@ class HeadOps : public ThreadView {
     for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
       for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
         for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
-          const AttendUnit unit{c_.step.positions[run.first_row], run.n_rows, op.window, before};
+          const AttendUnit unit{run.first_slot, run.n_rows, op.window, before};
           before += unit.cost();
           body(run, head, unit);
         });
@@ -234,7 +172,7 @@ class HeadOps : public ThreadView {
                          nodes,
                          states,
                          out,
-                         nullptr,
+                         args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + query,
                          own_ + s_.kernel_scratch});
       for (int n = 0; n < n_nodes; ++n)
         states[n] += state_floats;

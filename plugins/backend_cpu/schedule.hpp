@@ -1,10 +1,11 @@
 // A compiled program: ops with their tensors resolved, grouped into phases. The threads walk a
 // phase without meeting; between phases there is one barrier.
 //
-// Each program is compiled three times: `narrow` for steps of few rows, where every thread computes
-// norms and quantized rows for itself to save barriers; `narrow_long`, the same with attention cut
-// within heads, for KV that is long enough to be worth two more barriers; and `wide`, where rows
-// are shared out. All give the same bits: an op's value never depends on who computes it.
+// Each program is compiled several times: `narrow` for steps of few rows, where every thread
+// computes norms and quantized rows for itself to save barriers; `narrow_long`, the same with
+// attention cut within heads, for KV that is long enough to be worth two more barriers; and `wide`,
+// where rows are shared out. All give the same bits: an op's value never depends on who computes
+// it.
 #pragma once
 
 #include "kernels/cpu/kernel_set.hpp"
@@ -24,9 +25,9 @@ inline constexpr std::uint32_t kNarrowRows = 8;
 /// Rows of one sequence that one attention task takes in a wide step.
 inline constexpr std::uint32_t kAttendTaskRows = 8;
 
-enum class Width : std::uint8_t { narrow, narrow_long, wide };
+enum class Width : std::uint8_t { narrow, narrow_long, wide, observing };
 constexpr bool is_narrow(Width width) {
-  return width != Width::wide;
+  return width == Width::narrow || width == Width::narrow_long;
 }
 
 enum class Action : std::uint8_t {
@@ -39,6 +40,8 @@ enum class Action : std::uint8_t {
   kv_write,
   attend,
   merge_parts,  // of attention: states joined where a cut fell within a unit
+  observe,      // kv_prune, first half: masses
+  prune,        // second half: what is kept moves together
   act_mul,
   add,
   scale,
@@ -64,6 +67,8 @@ enum class Split : std::uint8_t {
   columns,       // contiguous ranges of strips of 16 columns
   heads,         // contiguous ranges of (sequence, KV head)
   head_parts,    // (sequence, KV head, rows, partitions) cut by cost
+  partitions,    // (sequence, KV head, partition) dealt out in turn
+  sequences,     // dealt out in turn
   chunks,        // (row, chunk of columns) dealt out in turn
 };
 
@@ -114,6 +119,7 @@ struct CompiledOp {
   float number = 0.0F;   // eps, factor, cap or attention scale
   float softcap = 0.0F;  // attend
   std::uint32_t layer = 0;
+  std::uint32_t group_first = 0;  // prune: first layer of the group; `layer` is the last
   std::uint32_t n_heads = 0;
   std::uint32_t head_dim = 0;
   std::uint32_t window = 0;
@@ -124,6 +130,7 @@ struct CompiledOp {
 };
 
 struct Schedule {
+  Width width = Width::narrow;
   std::vector<CompiledOp> ops;
   std::vector<std::uint32_t> phase_ends;  // index past the last op of each phase
   std::vector<ActivationBuffer> activations;
@@ -134,6 +141,8 @@ struct Schedule {
   std::uint64_t chunk_states = 0;    // offset: LogitsState[n_out_rows][n_chunks]
   std::uint64_t parts = 0;           // offset within a thread's memory: states of attention
   std::uint64_t part_bytes = 0;      // of one unit's; a thread leaves at most two
+  std::uint64_t log_sum_exps = 0;    // offset: observing: [n_kv_heads][n_rows][heads of a KV head]
+  std::uint64_t prune_lists = 0;     // offset within a thread's memory: three numbers a slot
   std::uint64_t part_lists = 0;      // offset within a thread's memory: a unit's nodes and states
 };
 

@@ -92,5 +92,7 @@ class ThreadView {
 
 /// rope, kv_write, attend or merge_parts, by the op's split (run_heads.cpp).
 void run_head_op(const ThreadView& view, const CompiledOp& op);
+/// observe or prune (run_prune.cpp).
+void run_prune_op(const ThreadView& view, const CompiledOp& op);
 
 }  // namespace luna::cpu

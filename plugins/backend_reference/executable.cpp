@@ -57,25 +57,28 @@ bool uses(const luna_program& program, std::initializer_list<std::uint32_t> ops)
 struct ScratchPlan {
   std::uint64_t linear_doubles = 0;
   std::uint64_t score_doubles = 0;
+  std::uint64_t prune_slots = 0;
   std::uint64_t ids = 0;
   std::uint64_t message_floats = 0;
 
   explicit ScratchPlan(const luna_program& p) {
     if (uses(p, {LUNA_OP_LINEAR})) linear_doubles = std::uint64_t{widest(p, true)} * kLinearLanes;
-    if (uses(p, {LUNA_OP_ATTEND})) score_doubles = p.n_positions_max;
+    if (uses(p, {LUNA_OP_ATTEND, LUNA_OP_KV_PRUNE})) score_doubles = p.n_positions_max;
+    if (uses(p, {LUNA_OP_KV_PRUNE})) prune_slots = p.n_positions_max;
     if (uses(p, {LUNA_OP_TOP_CANDIDATES})) ids = widest(p, false);
     if (uses(p, {LUNA_OP_SEND, LUNA_OP_RECV, LUNA_OP_ALL_REDUCE}))
       message_floats = std::uint64_t{p.n_rows_max} * widest(p, false);
   }
   [[nodiscard]] std::uint64_t bytes() const {
-    return 8 * (linear_doubles + score_doubles) + 4 * (ids + 2 * message_floats);
+    return 8 * (linear_doubles + score_doubles) + 4 * (3 * prune_slots + ids + 2 * message_floats);
   }
 };
 
 }  // namespace
 
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
-  return std::uint64_t{kv.n_layers} * 2 * kv.n_kv_heads * kv.head_dim * kv.block_tokens *
+  const std::uint64_t masses = (kv.flags & LUNA_KV_OBSERVED) != 0 ? 1 : 0;
+  return std::uint64_t{kv.n_layers} * kv.n_kv_heads * (2 * kv.head_dim + masses) * kv.block_tokens *
          sizeof(float);
 }
 
@@ -126,6 +129,9 @@ void ReferenceExecutable::allocate() {
   const ScratchPlan plan(abi_);
   linear_scratch_.resize(plan.linear_doubles);
   scores_.resize(plan.score_doubles);
+  weights_of_slots_.resize(plan.prune_slots);
+  ranks_.resize(plan.prune_slots);
+  kept_.resize(plan.prune_slots);
   ids_.resize(plan.ids);
   message_.resize(plan.message_floats);
   message_out_.resize(plan.message_floats);
@@ -196,6 +202,7 @@ KvCache ReferenceExecutable::cache(const luna_step& step, std::uint32_t seq) con
   kv.block_tokens = layout.block_tokens;
   kv.n_kv_heads = layout.n_kv_heads;
   kv.head_dim = layout.head_dim;
+  kv.has_masses = (layout.flags & LUNA_KV_OBSERVED) != 0;
   kv.table = step.block_tables + std::size_t{seq} * step.block_table_stride;
   return kv;
 }
@@ -205,6 +212,7 @@ luna_status ReferenceExecutable::run_op(const OpReader& op, const luna_step& ste
     case LUNA_OP_KV_WRITE:
     case LUNA_OP_ATTEND:
     case LUNA_OP_KV_COPY:
+    case LUNA_OP_KV_PRUNE:
       run_kv_op(op, step);
       return LUNA_OK;
     case LUNA_OP_LOGITS:
@@ -278,15 +286,19 @@ void ReferenceExecutable::run_kv_op(const OpReader& op, const luna_step& step) {
     return;
   }
   for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
+    if (op.op().op == LUNA_OP_KV_PRUNE) {
+      run_prune(op, step, seq);
+      continue;
+    }
     const KvCache kv = cache(step, seq);
     for (std::uint32_t row = step.seq_first_row[seq]; row < step.seq_first_row[seq + 1]; ++row) {
-      const std::uint32_t position = step.positions[row];
+      const std::uint32_t slot = step.positions[row] - prune_of(step, seq).n_pruned;
       if (op.op().op == LUNA_OP_KV_WRITE) {
         kv_write(rows(op.in(0), step).row(row),
                  rows(op.in(1), step).row(row),
                  kv,
                  op.attr(LUNA_KV_WRITE_LAYER),
-                 position);
+                 slot);
       } else {
         attend_row(rows(op.in(0), step).row(row),
                    kv,
@@ -295,11 +307,36 @@ void ReferenceExecutable::run_kv_op(const OpReader& op, const luna_step& step) {
                     op.attr_f32(LUNA_ATTEND_SCALE),
                     op.attr(LUNA_ATTEND_WINDOW),
                     op.attr_f32(LUNA_ATTEND_SOFTCAP)},
-                   std::span(scores_).first(position + 1),
+                   std::span(scores_).first(slot + 1),
                    rows(op.out(0), step).row(row));
       }
     }
   }
+}
+
+void ReferenceExecutable::run_prune(const OpReader& op, const luna_step& step, std::uint32_t seq) {
+  const luna_seq_prune prune = prune_of(step, seq);
+  const KvCache kv = cache(step, seq);
+  const std::uint32_t end = step.seq_first_row[seq + 1];
+  const std::uint32_t layer = op.attr(LUNA_KV_PRUNE_LAYER);
+  for (std::uint32_t row = end - prune.n_observed; row < end; ++row)
+    observe_row(rows(op.in(0), step).row(row),
+                kv,
+                {layer,
+                 op.attr(LUNA_KV_PRUNE_N_HEADS),
+                 op.attr_f32(LUNA_KV_PRUNE_SCALE),
+                 0,
+                 op.attr_f32(LUNA_KV_PRUNE_SOFTCAP)},
+                std::span(scores_).first(step.positions[row] - prune.n_pruned + 1));
+  if (prune.n_keep == 0 || layer != op.attr(LUNA_KV_PRUNE_GROUP_LAST)) return;
+  const std::size_t n_slots = step.positions[end - 1] - prune.n_pruned + 1;
+  kv_prune(kv,
+           op.attr(LUNA_KV_PRUNE_GROUP_FIRST),
+           layer,
+           std::span(weights_of_slots_).first(n_slots),
+           std::span(ranks_).first(n_slots),
+           std::span(kept_).first(n_slots),
+           prune.n_keep);
 }
 
 void ReferenceExecutable::run_output_op(const OpReader& op, const luna_step& step) {

@@ -59,6 +59,7 @@ class ReferenceExecutable final : public Executable {
   luna_status run_op(const OpReader& op, const luna_step& step);
   void run_row_op(const OpReader& op, const luna_step& step);
   void run_kv_op(const OpReader& op, const luna_step& step);
+  void run_prune(const OpReader& op, const luna_step& step, std::uint32_t seq);
   void run_output_op(const OpReader& op, const luna_step& step);
   luna_status run_comm_op(const OpReader& op, const luna_step& step);
 
@@ -70,7 +71,10 @@ class ReferenceExecutable final : public Executable {
   std::vector<const Weight*> weights_;               // by slot; null for other slots
   std::vector<std::vector<std::byte>> activations_;  // by slot; empty for other slots
   std::vector<double> linear_scratch_;
-  std::vector<double> scores_;      // [n_positions_max]
+  std::vector<double> scores_;           // [n_positions_max]
+  std::vector<float> weights_of_slots_;  // [n_positions_max], as the next two
+  std::vector<float> ranks_;
+  std::vector<std::uint32_t> kept_;
   std::vector<std::uint32_t> ids_;  // [vocab]
   std::vector<float> message_;      // [n_rows_max, widest]: contiguous rows for the communicator
   std::vector<float> message_out_;

@@ -2,6 +2,7 @@
 
 #include <luna/abi/types.h>
 #include <luna/float16.hpp>
+#include <luna/kv_prune.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -128,39 +129,92 @@ void kv_write(const float* k,
   for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h) {
     std::copy_n(k + std::size_t{h} * kv.head_dim, kv.head_dim, kv.at(layer, 0, h, position));
     std::copy_n(v + std::size_t{h} * kv.head_dim, kv.head_dim, kv.at(layer, 1, h, position));
+    if (kv.has_masses) *kv.mass_at(layer, h, position) = 0.0F;
   }
 }
+
+namespace {
+
+/// Probabilities of the slots that a head sees, not yet divided by their sum, which is returned;
+/// the first of them is *first.
+double weigh(const float* query,
+             const KvCache& kv,
+             const AttendParams& p,
+             std::uint32_t kv_head,
+             std::span<double> scores,
+             std::uint32_t* first) {
+  const auto n_positions = static_cast<std::uint32_t>(scores.size());
+  *first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
+  double max = -std::numeric_limits<double>::infinity();
+  for (std::uint32_t t = *first; t < n_positions; ++t) {
+    double score = dot(kv.at(p.layer, 0, kv_head, t), query, kv.head_dim) * p.scale;
+    if (p.softcap != 0.0F) score = p.softcap * std::tanh(score / p.softcap);
+    scores[t] = score;
+    max = std::max(max, score);
+  }
+  double sum = 0;
+  for (std::uint32_t t = *first; t < n_positions; ++t) {
+    scores[t] = std::exp(scores[t] - max);
+    sum += scores[t];
+  }
+  return sum;
+}
+
+}  // namespace
 
 void attend_row(const float* q,
                 const KvCache& kv,
                 const AttendParams& p,
                 std::span<double> scores,
                 float* out) {
-  const std::uint32_t n_positions = static_cast<std::uint32_t>(scores.size());
-  const std::uint32_t first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
   for (std::uint32_t h = 0; h < p.n_heads; ++h) {
     const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
-    const float* query = q + std::size_t{h} * kv.head_dim;
-    double max = -std::numeric_limits<double>::infinity();
-    for (std::uint32_t t = first; t < n_positions; ++t) {
-      double score = dot(kv.at(p.layer, 0, kv_head, t), query, kv.head_dim) * p.scale;
-      if (p.softcap != 0.0F) score = p.softcap * std::tanh(score / p.softcap);
-      scores[t] = score;
-      max = std::max(max, score);
-    }
-    double sum = 0;
-    for (std::uint32_t t = first; t < n_positions; ++t) {
-      scores[t] = std::exp(scores[t] - max);
-      sum += scores[t];
-    }
+    std::uint32_t first = 0;
+    const double sum = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores, &first);
     float* to = out + std::size_t{h} * kv.head_dim;
     for (std::uint32_t d = 0; d < kv.head_dim; ++d) {
       double acc = 0;
-      for (std::uint32_t t = first; t < n_positions; ++t)
+      for (std::uint32_t t = first; t < scores.size(); ++t)
         acc += scores[t] * kv.at(p.layer, 1, kv_head, t)[d];
       to[d] = static_cast<float>(acc / sum);
     }
   }
+}
+
+void observe_row(const float* q,
+                 const KvCache& kv,
+                 const AttendParams& p,
+                 std::span<double> scores) {
+  for (std::uint32_t h = 0; h < p.n_heads; ++h) {
+    const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
+    std::uint32_t first = 0;
+    const double sum = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores, &first);
+    for (std::uint32_t t = first; t < scores.size(); ++t)
+      *kv.mass_at(p.layer, kv_head, t) += static_cast<float>(scores[t] / sum);
+  }
+}
+
+void kv_prune(const KvCache& kv,
+              std::uint32_t first_layer,
+              std::uint32_t last_layer,
+              std::span<float> weights,
+              std::span<float> ranks,
+              std::span<std::uint32_t> kept,
+              std::uint32_t n_keep) {
+  for (std::uint32_t slot = 0; slot < weights.size(); ++slot) {
+    weights[slot] = 0.0F;
+    for (std::uint32_t layer = first_layer; layer <= last_layer; ++layer)
+      for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h)
+        weights[slot] += *kv.mass_at(layer, h, slot);
+  }
+  select_kept_slots(weights, ranks, kept, n_keep);
+  for (std::uint32_t layer = first_layer; layer <= last_layer; ++layer)
+    for (std::uint32_t part = 0; part < 2; ++part)
+      for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h)
+        for (std::uint32_t to = 0; to < n_keep; ++to)
+          std::memmove(kv.at(layer, part, h, to),
+                       kv.at(layer, part, h, kept[to]),
+                       kv.head_dim * sizeof(float));
 }
 
 void act_mul(const Rows& gate, const Rows& up, bool gelu, const Rows& y) {

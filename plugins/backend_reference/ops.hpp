@@ -37,6 +37,7 @@ struct KvCache {
   std::uint32_t block_tokens = 0;
   std::uint32_t n_kv_heads = 0;
   std::uint32_t head_dim = 0;
+  bool has_masses = false;  // [kv_head][token] behind K and V
   const std::uint32_t* table = nullptr;
 
   /// The [head_dim] vector of a position. part 0: K, 1: V.
@@ -47,6 +48,13 @@ struct KvCache {
     const std::size_t plane = static_cast<std::size_t>(part) * n_kv_heads + kv_head;
     return base + table[position / block_tokens] * block_floats + layer * layer_floats +
            (plane * block_tokens + position % block_tokens) * head_dim;
+  }
+  /// The mass of a slot, where attention is observed.
+  [[nodiscard]] float* mass_at(std::uint32_t layer,
+                               std::uint32_t kv_head,
+                               std::uint32_t slot) const {
+    return base + table[slot / block_tokens] * block_floats + layer * layer_floats +
+           (std::size_t{2} * n_kv_heads * head_dim + kv_head) * block_tokens + slot % block_tokens;
   }
 };
 
@@ -80,12 +88,26 @@ void linear(const Rows& x,
 void rope(const Rows& x, const std::uint32_t* positions, const RopeParams& params, const Rows& y);
 void kv_write(
     const float* k, const float* v, const KvCache& kv, std::uint32_t layer, std::uint32_t position);
-/// One row: all heads of a query over positions 0 .. `position`. scores: [position + 1].
+/// One row: all heads of a query over slots 0 .. its own. scores: [own + 1].
 void attend_row(const float* q,
                 const KvCache& kv,
                 const AttendParams& params,
                 std::span<double> scores,
                 float* out);
+/// Adds what a row's heads give each slot to the slots' masses.
+void observe_row(const float* q,
+                 const KvCache& kv,
+                 const AttendParams& params,
+                 std::span<double> scores);
+/// Keeps n_keep slots in every layer of [first_layer, last_layer], as the ABI says. The spans are
+/// scratch, as long as there are slots.
+void kv_prune(const KvCache& kv,
+              std::uint32_t first_layer,
+              std::uint32_t last_layer,
+              std::span<float> weights,
+              std::span<float> ranks,
+              std::span<std::uint32_t> kept,
+              std::uint32_t n_keep);
 void act_mul(const Rows& gate, const Rows& up, bool gelu, const Rows& y);
 void add(const Rows& a, const Rows& b, const Rows& y);
 void scale(const Rows& x, float factor, const Rows& y);

@@ -154,6 +154,7 @@ struct StepInput {
   std::vector<std::uint32_t> token_ids, positions, seq_first_row = {0}, tables;
   std::vector<std::uint32_t> out_rows, out_flags;
   std::vector<luna_kv_copy> kv_copies;
+  std::vector<luna_seq_prune> seq_prunes;  // empty, or one a sequence
   std::uint32_t table_stride = 0;
 
   explicit StepInput(std::uint32_t stride) : table_stride(stride) {}
@@ -316,6 +317,7 @@ class TestProgram {
     step.block_table_stride = in.table_stride;
     step.n_kv_copies = static_cast<std::uint32_t>(in.kv_copies.size());
     step.kv_copies = in.kv_copies.data();
+    step.seq_prunes = in.seq_prunes.empty() ? nullptr : in.seq_prunes.data();
     step.out_rows = in.out_rows.data();
     step.out_flags = in.out_flags.data();
     step.binds = binds_.data();

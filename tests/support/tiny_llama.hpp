@@ -16,6 +16,7 @@ struct LlamaShape {
   std::uint32_t n_candidates = 5;
   std::uint32_t block_tokens = 32;
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
+  std::uint32_t prune_group_layers = 0;  // 0: no kv_prune
   std::uint32_t n_rows_max = 64;
   std::uint32_t n_positions_max = 600;
   std::uint32_t rope_style = LUNA_ROPE_INTERLEAVED;
@@ -65,8 +66,12 @@ class TinyLlama {
     limits.n_out_rows_max = shape_.n_rows_max;
     limits.n_positions_max = shape_.n_positions_max;
     limits.n_blocks_per_seq_max = table_stride();
-    limits.kv = {
-        part.n_layers, shape_.n_kv_heads, shape_.head_dim, shape_.kv_dtype, shape_.block_tokens, 0};
+    limits.kv = {part.n_layers,
+                 shape_.n_kv_heads,
+                 shape_.head_dim,
+                 shape_.kv_dtype,
+                 shape_.block_tokens,
+                 shape_.prune_group_layers == 0 ? 0 : LUNA_KV_OBSERVED};
     ProgramBuilder b(limits);
     b.kv_copy();
     const ViewId table = b.weight(0, shape_.vocab, shape_.hidden);
@@ -129,6 +134,14 @@ class TinyLlama {
     b.kv_write(k, v, layer);
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
     const ViewId attended = b.attend(q, {layer, shape_.n_heads, scale, 0, 0.0F});
+    if (const std::uint32_t group = shape_.prune_group_layers; group != 0)
+      b.kv_prune(q,
+                 {layer,
+                  shape_.n_heads,
+                  scale,
+                  0.0F,
+                  layer / group * group,
+                  std::min((layer / group + 1) * group, shape_.n_layers) - 1});
     b.add_in_place(x, linear(attended, first + 4, hidden, q_width));
     const ViewId normed2 = b.rms_norm(x, b.weight(first + 5, hidden), 1e-5F);
     const ViewId gate = linear(normed2, first + 6, shape_.ffn, hidden);

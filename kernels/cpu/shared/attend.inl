@@ -65,10 +65,39 @@ void split_queries(const QueryTile& tile, const AttendMemory& memory) {
   }
 }
 
-LUNA_ISA_INLINE void prefetch_bytes(const std::byte* p, std::size_t n) {
-  for (std::size_t i = 0; i < n; i += 64) {
-    __builtin_prefetch(p + i, 0, 2);
+/// KV comes from memory in steps of 32 positions, K of a partition and then its V. The hardware
+/// does not foresee the way from block to block, so each line asks for the same line of the step
+/// kFetchSteps later.
+inline constexpr std::int64_t kFetchSteps = 4;
+
+/// From K (or V) of a position to what is read kFetchSteps later; 0 if nothing is, or if the cache
+/// holds it.
+template <KvType type>
+LUNA_ISA_INLINE std::ptrdiff_t fetch_distance(const QueryTile& tile,
+                                              std::int64_t position,
+                                              bool is_value) {
+  if (!tile.comes_first()) {
+    return 0;
   }
+  const KvView& kv = tile.args->kv;
+  const std::int64_t start = position / kPartitionTokens * kPartitionTokens;
+  const std::int64_t seen_end = tile.last_seen(tile.n_queries - 1);
+  std::int64_t end = start + kPartitionTokens;
+  end = end < seen_end ? end : (seen_end + kChainStep - 1) / kChainStep * kChainStep;
+  std::int64_t target = position + kFetchSteps * kChainStep;
+  bool target_is_value = is_value;
+  if (target >= end) {  // V of this partition, or K of the next one
+    target = (is_value ? end : start) + (target - end);
+    target_is_value = !is_value;
+    if (target >= seen_end || (!is_value && target >= end)) {
+      return 0;
+    }
+  }
+  const std::size_t token_bytes = static_cast<std::size_t>(kv.shape.head_dim) * kv_code_bytes(type);
+  const KvHeadParts from = kv_parts_at<type>(kv, tile.args->kv_head, position);
+  const KvHeadParts to = kv_parts_at<type>(kv, tile.args->kv_head, target);
+  return ((target_is_value ? to.v : to.k) + to.slot * token_bytes) -
+         ((is_value ? from.v : from.k) + from.slot * token_bytes);
 }
 
 /// 16 BF16 scales.
@@ -83,10 +112,7 @@ void score_tokens(const QueryTile& tile, const AttendMemory& memory, std::int64_
   const AttendArgs& args = *tile.args;
   const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
   const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
-  if (tile.comes_first()) {  // V of these positions is needed once the partition is scored
-    const std::size_t bytes = head_dim * kv_code_bytes(type);
-    prefetch_bytes(head.v + head.slot * bytes, 16 * strips * bytes);
-  }
+  const std::ptrdiff_t fetch_ahead = fetch_distance<type>(tile, position, false);
   F acc[strips][queries];
   for (int s = 0; s < strips; ++s) {
     for (int i = 0; i < queries; ++i) {
@@ -95,8 +121,9 @@ void score_tokens(const QueryTile& tile, const AttendMemory& memory, std::int64_
   }
   const std::int64_t q_stride = args.kv.shape.head_dim;
   for (std::size_t d = 0; d < head_dim; d += kChainStep) {
-    chain_step<strips, queries, kQueryTerms>(
-        acc, {memory.q + d, q_stride, kQueryRows * q_stride}, k_lines<type>(head, head_dim, d));
+    chain_step<strips, queries, kQueryTerms>(acc,
+                                             {memory.q + d, q_stride, kQueryRows * q_stride},
+                                             k_lines<type>(head, head_dim, d, fetch_ahead));
   }
   for (int s = 0; s < strips; ++s) {
     F scale = set(args.scale);
@@ -201,6 +228,7 @@ const std::byte* v_seen_by(const QueryTile& tile,
 struct StepPlace {
   bool is_first;
   bool is_last;
+  std::ptrdiff_t fetch_ahead;
 };
 
 /// out[query] += sum over 32 positions of weight * V. `weights` and `states` begin with the first
@@ -219,7 +247,10 @@ LUNA_ISA_INLINE void sum_step(
       }
     }
     chain_step<kStrips, queries, kProbabilityTerms>(
-        acc, a, v_lines<type>(v, static_cast<std::size_t>(head_dim), static_cast<std::size_t>(d)));
+        acc,
+        a,
+        v_lines<type>(
+            v, static_cast<std::size_t>(head_dim), static_cast<std::size_t>(d), place.fetch_ahead));
     // Steps left out as wholly masked would add +0, which turns -0 into +0: so does the end.
     for (int s = 0; s < kStrips; ++s) {
       for (int q = 0; q < queries; ++q) {
@@ -243,20 +274,19 @@ void sum_values(const QueryTile& tile,
   const bool is_one_row = tile.row(0) == tile.row(queries - 1);
   for (int i = all.first; i < all.last; i += kChainStep) {
     const std::int64_t position = start + i;
-    const StepPlace place{i == all.first, i + kChainStep >= all.last};
     const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
     const std::byte* v = head.v + head.slot * token_bytes;
-    const std::int64_t next = position + kPartitionTokens;
-    if (tile.comes_first() && next < tile.last_seen(queries - 1)) {
-      const KvHeadParts ahead = kv_parts_at<type>(args.kv, args.kv_head, next);
-      prefetch_bytes(ahead.k + ahead.slot * token_bytes, kChainStep * token_bytes);
-    }
+    StepPlace place{
+        i == all.first, i + kChainStep >= all.last, fetch_distance<type>(tile, position, true)};
     const float* weights = memory.weights + i;
     const bool all_see_all =
         position >= tile.first_seen(queries - 1) && position + kChainStep <= tile.last_seen(0);
     if (type == KvType::int8 || all_see_all) {  // codes are finite
       sum_step<queries, type>(weights, v, head_dim, place, states);
-    } else if (is_one_row) {
+      continue;
+    }
+    place.fetch_ahead = 0;  // from a copy it would lead nowhere
+    if (is_one_row) {
       v = v_seen_by(tile, 0, memory, v, position);
       sum_step<queries, type>(weights, v, head_dim, place, states);
     } else {

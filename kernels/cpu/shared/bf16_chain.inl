@@ -15,12 +15,15 @@ struct ChainRows {
 /// The right side as BF16: a line holds a pair of inputs, [16 columns][2].
 struct Bf16Lines {
   const std::byte* first;
-  std::size_t pair_stride;   // bytes between pairs of inputs
-  std::size_t strip_stride;  // bytes to the next 16 columns
+  std::size_t pair_stride;     // bytes between pairs of inputs
+  std::size_t strip_stride;    // bytes to the next 16 columns
+  std::ptrdiff_t fetch_ahead;  // each line asks for the one so many bytes away; 0: none
 
   LUNA_MEMBER_INLINE void load_pair(int pair, int strip, F& even, F& odd) const {
-    const I line = load_words(first + static_cast<std::size_t>(pair) * pair_stride +
-                              static_cast<std::size_t>(strip) * strip_stride);
+    const std::byte* p = first + static_cast<std::size_t>(pair) * pair_stride +
+                         static_cast<std::size_t>(strip) * strip_stride;
+    __builtin_prefetch(p + fetch_ahead);
+    const I line = load_words(p);
     even = as_floats(shift_left<16>(line));
     odd = as_floats(and_words(line, set_word(static_cast<std::int32_t>(0xFFFF0000U))));
   }
@@ -94,7 +97,7 @@ void dense_tile(const LinearArgs& args, std::int64_t row, std::int64_t strip) {
     for (std::int64_t k = first; k < last; k += kChainStep) {
       const ChainRows a{x.values + row * x.stride + k, x.stride, 0};
       chain_step<1, rows, kDenseTerms>(
-          acc, a, Bf16Lines{lines + static_cast<std::size_t>(k) * 32, 64, 0});
+          acc, a, Bf16Lines{lines + static_cast<std::size_t>(k) * 32, 64, 0, 0});
     }
     for (int r = 0; r < rows; ++r) {
       add_segment(y + r * args.y_stride, acc[0][r], columns_of(form, strip), first == 0);

@@ -10,6 +10,7 @@
 #include "kernels/cpu/shared/kv.inl"
 #include "kernels/cpu/shared/attend.inl"
 #include "kernels/cpu/shared/merge.inl"
+#include "kernels/cpu/shared/observe.inl"
 // clang-format on
 
 constexpr KernelSet make_set(Isa isa, const char* name) {
@@ -24,6 +25,7 @@ constexpr KernelSet make_set(Isa isa, const char* name) {
   set.attend = attend;
   set.attend_partial = attend_partial;
   set.merge_partials = merge_partials;
+  set.observe = observe;
   set.rms_norm = rms_norm;
   set.layer_norm = layer_norm;
   set.rope = rope;

@@ -1,13 +1,6 @@
 // The layout of KV in memory: where a position's K and V lie, how they are read as lines of a
 // chain, how they are written. Included like vector_math.inl, after bf16_chain.inl.
 
-/// One KV head of the block that holds a position.
-LUNA_ISA_INLINE std::byte* kv_head_at(const KvView& kv, int kv_head, std::int64_t position) {
-  const std::int64_t block = position / kv.shape.block_tokens - kv.first_block;
-  return kv.base + static_cast<std::size_t>(kv.table[block]) * kv.block_stride_bytes +
-         static_cast<std::size_t>(kv_head) * kv_head_bytes(kv.shape);
-}
-
 /// The parts of a head within a block, and a slot of it.
 struct KvHeadParts {
   std::byte* k;  // codes of K, then those of V
@@ -19,8 +12,7 @@ struct KvHeadParts {
 template <KvType type>
 LUNA_ISA_INLINE KvHeadParts kv_parts_at(const KvView& kv, int kv_head, std::int64_t position) {
   const auto block_tokens = static_cast<std::size_t>(kv.shape.block_tokens);
-  const std::size_t codes =
-      block_tokens * static_cast<std::size_t>(kv.shape.head_dim) * kv_code_bytes(type);
+  const std::size_t codes = kv_codes_bytes(kv.shape);
   KvHeadParts parts;
   parts.k = kv_head_at(kv, kv_head, position);
   parts.v = parts.k + codes;
@@ -33,12 +25,17 @@ LUNA_ISA_INLINE KvHeadParts kv_parts_at(const KvView& kv, int kv_head, std::int6
 /// The right side of a chain as signed bytes: a line holds one input, [16 columns].
 struct ByteLines {
   const std::byte* first;
-  std::size_t input_stride;  // bytes between inputs
-  std::size_t strip_stride;  // bytes to the next 16 columns
+  std::size_t input_stride;    // bytes between inputs
+  std::size_t strip_stride;    // bytes to the next 16 columns
+  std::ptrdiff_t fetch_ahead;  // as in Bf16Lines
 
   LUNA_MEMBER_INLINE void load_pair(int pair, int strip, F& even, F& odd) const {
     const std::byte* line = first + 2 * static_cast<std::size_t>(pair) * input_stride +
                             static_cast<std::size_t>(strip) * strip_stride;
+    __builtin_prefetch(line + fetch_ahead);
+    if (input_stride >= 64) {
+      __builtin_prefetch(line + input_stride + fetch_ahead);
+    }
     even = to_floats(load_bytes(line));
     odd = to_floats(load_bytes(line + input_stride));
   }
@@ -46,20 +43,26 @@ struct ByteLines {
 
 /// 32 elements of K from `d` on, 16 positions from `slot` (a multiple of 16) on.
 template <KvType type>
-LUNA_ISA_INLINE auto k_lines(const KvHeadParts& head, std::size_t head_dim, std::size_t d) {
+LUNA_ISA_INLINE auto k_lines(const KvHeadParts& head,
+                             std::size_t head_dim,
+                             std::size_t d,
+                             std::ptrdiff_t fetch_ahead) {
   if constexpr (type == KvType::bf16) {
-    return Bf16Lines{head.k + (head.slot * head_dim + d * 16) * 2, 64, head_dim * 32};
+    return Bf16Lines{head.k + (head.slot * head_dim + d * 16) * 2, 64, head_dim * 32, fetch_ahead};
   } else {
-    return ByteLines{head.k + head.slot * head_dim + d * 16, 16, head_dim * 16};
+    return ByteLines{head.k + head.slot * head_dim + d * 16, 16, head_dim * 16, fetch_ahead};
   }
 }
 /// 16 elements of V from `d` on, 32 positions from `slot` (a multiple of 32) on.
 template <KvType type>
-LUNA_ISA_INLINE auto v_lines(const std::byte* v_of_slot, std::size_t head_dim, std::size_t d) {
+LUNA_ISA_INLINE auto v_lines(const std::byte* v_of_slot,
+                             std::size_t head_dim,
+                             std::size_t d,
+                             std::ptrdiff_t fetch_ahead) {
   if constexpr (type == KvType::bf16) {
-    return Bf16Lines{v_of_slot + d * 4, head_dim * 4, 64};
+    return Bf16Lines{v_of_slot + d * 4, head_dim * 4, 64, fetch_ahead};
   } else {
-    return ByteLines{v_of_slot + d, head_dim, 16};
+    return ByteLines{v_of_slot + d, head_dim, 16, fetch_ahead};
   }
 }
 
@@ -117,6 +120,9 @@ void kv_write(const KvWriteArgs& args) {
     const float* k = args.k + static_cast<std::size_t>(h) * head_dim;
     const float* v = args.v + static_cast<std::size_t>(h) * head_dim;
     const std::size_t slot = head.slot;
+    if (args.kv.shape.has_masses) {
+      *kv_masses_at(args.kv, h, args.position) = 0.0F;
+    }
     if constexpr (type == KvType::bf16) {
       write_halves(k, head_dim, head.k + slot / 16 * head_dim * 32 + slot % 16 * 4, 64, 2);
       write_halves(v, head_dim, head.v + slot / 2 * head_dim * 4 + slot % 2 * 2, 8, 4);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -288,7 +289,15 @@ struct StepBounds {
   std::uint32_t n_token_ids = 0;   ///< rows of the embedding; 0: the program reads no token ids
   std::uint32_t block_tokens = 0;  ///< 0: the program has no KV
   std::uint64_t n_kv_blocks = 0;   ///< of the bound KV buffer
+  bool can_prune = false;          ///< the program has kv_prune
 };
+
+/// What a step says of a sequence's pruning; nothing where it says nothing.
+inline luna_seq_prune prune_of(const luna_step& step, std::uint32_t seq) {
+  constexpr std::size_t kEnd = offsetof(luna_step, seq_prunes) + sizeof(luna_step::seq_prunes);
+  const bool is_told = step.struct_size >= kEnd && step.seq_prunes != nullptr;
+  return is_told ? step.seq_prunes[seq] : luna_seq_prune{};
+}
 
 /// Checks every index of a step, so that the ops need not. Allocates only to say what is wrong.
 class StepChecker {
@@ -331,7 +340,9 @@ class StepChecker {
       for (std::uint32_t i = first + 1; i < end; ++i)
         if (s_.positions[i] <= s_.positions[i - 1]) return bad("positions", s_.positions[i]);
       if (b_.block_tokens == 0) continue;
-      const std::uint32_t n_blocks = s_.positions[end - 1] / b_.block_tokens + 1;
+      LUNA_TRY(check_prune(s));
+      const std::uint32_t last_slot = s_.positions[end - 1] - prune_of(s_, s).n_pruned;
+      const std::uint32_t n_blocks = last_slot / b_.block_tokens + 1;
       if (n_blocks > b_.n_blocks_per_seq_max || n_blocks > s_.block_table_stride)
         return bad("block_table_stride", s_.block_table_stride);
       const std::uint32_t* table =
@@ -339,6 +350,19 @@ class StepChecker {
       for (std::uint32_t block = 0; block < n_blocks; ++block)
         if (table[block] >= b_.n_kv_blocks) return bad("block_tables", table[block]);
     }
+    return {};
+  }
+  Result<void> check_prune(std::uint32_t seq) const {
+    const luna_seq_prune prune = prune_of(s_, seq);
+    const std::uint32_t first = s_.seq_first_row[seq];
+    const std::uint32_t end = s_.seq_first_row[seq + 1];
+    if (prune.n_pruned > s_.positions[first]) return bad("seq_prunes.n_pruned", prune.n_pruned);
+    const std::uint32_t n_slots = s_.positions[end - 1] - prune.n_pruned + 1;
+    if (prune.n_observed > end - first || (prune.n_observed != 0 && !b_.can_prune))
+      return bad("seq_prunes.n_observed", prune.n_observed);
+    const bool keeps_ends = prune.n_keep >= std::min(n_slots, LUNA_PRUNE_FIRST + LUNA_PRUNE_RECENT);
+    if (prune.n_keep != 0 && (!b_.can_prune || prune.n_keep > n_slots || !keeps_ends))
+      return bad("seq_prunes.n_keep", prune.n_keep);
     return {};
   }
   static Error bad(const char* field, std::uint64_t value) {
@@ -365,6 +389,7 @@ inline StepBounds step_bounds(const luna_program& p) {
   for (std::uint32_t i = 0; i < p.n_slots; ++i)
     if (p.slots[i].kind == LUNA_SLOT_KV) b.block_tokens = p.kv.block_tokens;
   for (std::uint32_t i = 0; i < p.n_ops; ++i) {
+    if (p.ops[i].op == LUNA_OP_KV_PRUNE) b.can_prune = true;
     if (p.ops[i].op != LUNA_OP_EMBED) continue;
     const std::uint32_t vocab = OpReader(p, p.ops[i]).in(0).dims[0];
     b.n_token_ids = b.n_token_ids == 0 ? vocab : std::min(b.n_token_ids, vocab);

@@ -165,6 +165,15 @@ class ProgramBuilder {
     float softcap = 0.0F;
   };
 
+  struct PruneOptions {
+    std::uint32_t layer = 0;
+    std::uint32_t n_heads = 0;
+    float scale = 1.0F;
+    float softcap = 0.0F;
+    std::uint32_t group_first = 0;
+    std::uint32_t group_last = 0;
+  };
+
   explicit ProgramBuilder(const ProgramLimits& limits) { program_.limits_ = limits; }
 
   // ---- Tensors
@@ -251,6 +260,14 @@ class ProgramBuilder {
     add_op(
         LUNA_OP_ATTEND, {q}, {y}, {o.layer, o.n_heads, bits(o.scale), o.window, bits(o.softcap)});
     return y;
+  }
+  /// After attend() of the layer, with its q and options; limits.kv.flags has LUNA_KV_OBSERVED.
+  void kv_prune(ViewId q, const PruneOptions& o) {
+    need_slot(LUNA_SLOT_KV);
+    add_op(LUNA_OP_KV_PRUNE,
+           {q},
+           {},
+           {o.layer, o.n_heads, bits(o.scale), bits(o.softcap), o.group_first, o.group_last});
   }
   ViewId act_mul(ViewId gate, ViewId up, std::uint32_t kind) {
     const ViewId y = same_as(gate);

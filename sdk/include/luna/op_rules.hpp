@@ -56,7 +56,7 @@ inline constexpr std::array<OpRule, LUNA_N_OPS> kOpRules = {{
     {"copy", "xRD", "xRD", "", ""},
     {"convert", "xRD", "xRD", "", ""},
     {"kv_copy", "", "", "", "K"},
-    {.name = "kv_prune", .in = "", .out = "", .attrs = "", .needs = "", .defined = false},
+    {"kv_prune", "aSD", "", "layer n_heads scale: softcap: group_first group_last", "K"},
     {"send", "aRD", "", "peer tag", "C"},
     {"recv", "", "aRD", "peer tag", "C"},
     {"all_reduce", "aRD", "aRD", "", "C"},

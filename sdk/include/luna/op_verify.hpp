@@ -91,6 +91,8 @@ class ProgramVerifier {
       return out_of_range("program.kv.head_dim", kv.head_dim, 4096);
     if (dtype_bytes(kv.dtype) == 0)
       return invalid("program.kv.dtype = " + std::to_string(kv.dtype) + ": unknown type");
+    if (kv.flags > LUNA_KV_OBSERVED)
+      return invalid("program.kv.flags = " + std::to_string(kv.flags) + ": unknown flags");
     return {};
   }
 
@@ -357,6 +359,20 @@ inline Result<void> ProgramVerifier::check_attrs(const Text& where, const luna_o
       if (heads == 0 || heads % kv.n_kv_heads != 0 || heads * kv.head_dim != r.in(0).dims[1])
         return bad("n_heads");
       if (r.attr_f32(LUNA_ATTEND_SOFTCAP) < 0.0F) return bad("softcap");
+      break;
+    }
+    case LUNA_OP_KV_PRUNE: {
+      const std::uint64_t heads = r.attr(LUNA_KV_PRUNE_N_HEADS);
+      const std::uint32_t last = r.attr(LUNA_KV_PRUNE_GROUP_LAST);
+      if ((kv.flags & LUNA_KV_OBSERVED) == 0)
+        return invalid(where + ": program.kv.flags has no masses");
+      if (last >= kv.n_layers) return bad("group_last");
+      if (r.attr(LUNA_KV_PRUNE_LAYER) > last) return bad("layer");
+      if (r.attr(LUNA_KV_PRUNE_GROUP_FIRST) > r.attr(LUNA_KV_PRUNE_LAYER))
+        return bad("group_first");
+      if (heads == 0 || heads % kv.n_kv_heads != 0 || heads * kv.head_dim != r.in(0).dims[1])
+        return bad("n_heads");
+      if (r.attr_f32(LUNA_KV_PRUNE_SOFTCAP) < 0.0F) return bad("softcap");
       break;
     }
     case LUNA_OP_ACT_MUL:

@@ -78,7 +78,12 @@ void expect_refused(const Program& program, const std::vector<Rule>& rules) {
 
 class OpVerify : public testing::Test {
  protected:
-  const TinyLlama model_{{}, test_seed()};
+  static LlamaShape shape() {
+    LlamaShape shape;
+    shape.prune_group_layers = 1;  // every op
+    return shape;
+  }
+  const TinyLlama model_{shape(), test_seed()};
   const Program program_ = model_.program();
 };
 
@@ -130,6 +135,8 @@ TEST_F(OpVerify, KvRules) {
                   {"n_kv_heads = 0", [](OpenProgram& p) { p.abi.kv.n_kv_heads = 0; }},
                   {"head_dim = 0", [](OpenProgram& p) { p.abi.kv.head_dim = 0; }},
                   {"kv.dtype = 77", [](OpenProgram& p) { p.abi.kv.dtype = 77; }},
+                  {"kv.flags = 2", [](OpenProgram& p) { p.abi.kv.flags = 2; }},
+                  {"program.kv.flags has no masses", [](OpenProgram& p) { p.abi.kv.flags = 0; }},
                   {"n_layers = 70000", [](OpenProgram& p) { p.abi.kv.n_layers = 70000; }},
                   {"program.kv.n_layers = 0", [](OpenProgram& p) { p.abi.kv.n_layers = 0; }},
                   {"attribute 'n_heads'", [](OpenProgram& p) {
@@ -241,24 +248,30 @@ TEST_F(OpVerify, AttributeRules) {
   const auto set = [](std::uint32_t op, std::uint32_t attr, std::uint32_t value) {
     return [=](OpenProgram& p) { p.attr(op, attr) = value; };
   };
-  expect_refused(program_,
-                 {{"attribute 'eps'", set(LUNA_OP_RMS_NORM, 0, bits(-1.0F))},
-                  {"attribute 'eps:'", set(LUNA_OP_RMS_NORM, 0, bits(nan))},
-                  {"attribute 'segment'", set(LUNA_OP_LINEAR, LUNA_LINEAR_SEGMENT, 0)},
-                  {"attribute 'n_heads'", set(LUNA_OP_ROPE, LUNA_ROPE_N_HEADS, 3)},
-                  {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 31)},
-                  {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 34)},
-                  {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 30)},
-                  {"attribute 'style'", set(LUNA_OP_ROPE, LUNA_ROPE_STYLE, 2)},
-                  {"attribute 'layer'", set(LUNA_OP_KV_WRITE, LUNA_KV_WRITE_LAYER, 2)},
-                  {"attribute 'layer'", set(LUNA_OP_ATTEND, LUNA_ATTEND_LAYER, 2)},
-                  {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 0)},
-                  {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 3)},
-                  {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 0x80000004U)},
-                  {"attribute 'softcap'", set(LUNA_OP_ATTEND, LUNA_ATTEND_SOFTCAP, bits(-2.0F))},
-                  {"attribute 'kind'", set(LUNA_OP_ACT_MUL, LUNA_ACT_MUL_KIND, 2)},
-                  {"attribute 'k'", set(LUNA_OP_TOP_CANDIDATES, LUNA_TOP_CANDIDATES_K, 0)},
-                  {"attribute 'k'", set(LUNA_OP_TOP_CANDIDATES, LUNA_TOP_CANDIDATES_K, 257)}});
+  expect_refused(
+      program_,
+      {{"attribute 'eps'", set(LUNA_OP_RMS_NORM, 0, bits(-1.0F))},
+       {"attribute 'eps:'", set(LUNA_OP_RMS_NORM, 0, bits(nan))},
+       {"attribute 'segment'", set(LUNA_OP_LINEAR, LUNA_LINEAR_SEGMENT, 0)},
+       {"attribute 'n_heads'", set(LUNA_OP_ROPE, LUNA_ROPE_N_HEADS, 3)},
+       {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 31)},
+       {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 34)},
+       {"attribute 'n_rot'", set(LUNA_OP_ROPE, LUNA_ROPE_N_ROT, 30)},
+       {"attribute 'style'", set(LUNA_OP_ROPE, LUNA_ROPE_STYLE, 2)},
+       {"attribute 'layer'", set(LUNA_OP_KV_WRITE, LUNA_KV_WRITE_LAYER, 2)},
+       {"attribute 'layer'", set(LUNA_OP_ATTEND, LUNA_ATTEND_LAYER, 2)},
+       {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 0)},
+       {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 3)},
+       {"attribute 'n_heads'", set(LUNA_OP_ATTEND, LUNA_ATTEND_N_HEADS, 0x80000004U)},
+       {"attribute 'softcap'", set(LUNA_OP_ATTEND, LUNA_ATTEND_SOFTCAP, bits(-2.0F))},
+       {"attribute 'layer'", set(LUNA_OP_KV_PRUNE, LUNA_KV_PRUNE_LAYER, 1)},
+       {"attribute 'group_first'", set(LUNA_OP_KV_PRUNE, LUNA_KV_PRUNE_GROUP_FIRST, 1)},
+       {"attribute 'group_last'", set(LUNA_OP_KV_PRUNE, LUNA_KV_PRUNE_GROUP_LAST, 2)},
+       {"attribute 'n_heads'", set(LUNA_OP_KV_PRUNE, LUNA_KV_PRUNE_N_HEADS, 3)},
+       {"attribute 'softcap'", set(LUNA_OP_KV_PRUNE, LUNA_KV_PRUNE_SOFTCAP, bits(-2.0F))},
+       {"attribute 'kind'", set(LUNA_OP_ACT_MUL, LUNA_ACT_MUL_KIND, 2)},
+       {"attribute 'k'", set(LUNA_OP_TOP_CANDIDATES, LUNA_TOP_CANDIDATES_K, 0)},
+       {"attribute 'k'", set(LUNA_OP_TOP_CANDIDATES, LUNA_TOP_CANDIDATES_K, 257)}});
 }
 
 TEST(OpVerifyRandom, SpoiledNumbersNeverReadBeyondTheLists) {

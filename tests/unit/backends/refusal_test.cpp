@@ -53,8 +53,7 @@ TEST(BackendRefusals, OpsThatAreNotBuiltAreNamed) {
   for (const std::uint32_t op : {LUNA_OP_ATTEND_PARTIAL,
                                  LUNA_OP_MERGE_PARTIALS,
                                  LUNA_OP_MOE_ROUTE,
-                                 LUNA_OP_GROUPED_LINEAR,
-                                 LUNA_OP_KV_PRUNE}) {
+                                 LUNA_OP_GROUPED_LINEAR}) {
     ProgramBuilder b(limits);
     const ViewId x = b.activation(LUNA_DIM_ROWS, 32);
     b.add_op(op, {x}, {x}, {});

@@ -41,6 +41,15 @@ typedef struct luna_kv_copy {
   uint32_t to_block;
 } luna_kv_copy;
 
+/* A sequence whose KV has been pruned or will be (see kv_prune). Position p lies in slot
+ * p - n_pruned: block (p - n_pruned) / block_tokens of its table. */
+typedef struct luna_seq_prune {
+  uint32_t n_pruned;       /* positions pruned in earlier steps */
+  uint32_t n_observed;     /* the last rows of the sequence in this step whose attention counts */
+  uint32_t n_keep;         /* 0, or: slots that are left after this step */
+  uint32_t pad;
+} luna_seq_prune;
+
 #define LUNA_OUT_LOGITS 1u      /* out_flags: this row's full logits must reach host memory */
 #define LUNA_OUT_CANDIDATES 2u  /* out_flags: this row's candidates must reach host memory */
 
@@ -80,6 +89,7 @@ typedef struct luna_step {
   /* Called once, from any thread, after the last op (or the failure). */
   void (*done)(void* context, const luna_step_result*);
   void* done_context;
+  const luna_seq_prune* seq_prunes; /* [n_seqs], or null: nothing is pruned */
 } luna_step;
 
 #define LUNA_BUFFER_KV 1u     /* device memory, zeroed */

@@ -95,7 +95,29 @@ extern "C" {
 #define LUNA_OP_CONVERT 20u
 /* kv_copy: carries out step.kv_copies (whole blocks, all layers) before later ops read them. */
 #define LUNA_OP_KV_COPY 21u
+/* kv_prune: q[n, n_heads * head_dim] -> . After the layer's attend, with its q. What it does to a
+ * sequence is in step.seq_prunes; a slot is a position less those pruned before.
+ *
+ * Observing: for each of the sequence's last n_observed rows of the step, ascending, each head of a
+ * KV head, ascending, and each slot the row sees: mass[layer, KV head, slot] += exp(score - the
+ * row's log-sum-exp), scores as in attend. kv_write sets a slot's masses to zero.
+ *
+ * Pruning, where n_keep is not 0, in the last layer of a group: the weight of a slot is the sum of
+ * its masses over the group's layers, ascending, and KV heads, ascending; its rank the largest weight
+ * of the slots at most LUNA_PRUNE_REACH away. Kept are the first LUNA_PRUNE_FIRST slots, the last
+ * LUNA_PRUNE_RECENT, and of the others those of largest rank, ties to the lowest slot (a NaN counts
+ * as 0), n_keep in all. In every layer of the group their K and V move, in order, to slots
+ * 0..n_keep - 1. Keys keep the rotation of their true positions. */
 #define LUNA_OP_KV_PRUNE 22u
+#define LUNA_KV_PRUNE_LAYER 0u
+#define LUNA_KV_PRUNE_N_HEADS 1u
+#define LUNA_KV_PRUNE_SCALE 2u       /* F32: of attend */
+#define LUNA_KV_PRUNE_SOFTCAP 3u     /* F32: of attend */
+#define LUNA_KV_PRUNE_GROUP_FIRST 4u /* U32: the group's layers */
+#define LUNA_KV_PRUNE_GROUP_LAST 5u
+#define LUNA_PRUNE_REACH 3u
+#define LUNA_PRUNE_FIRST 4u
+#define LUNA_PRUNE_RECENT 64u
 /* send / recv: x[n, d] to or from rank `peer` of the COMM slot; n is the step's. Executed by the
  * device's executor; never returns to core. */
 #define LUNA_OP_SEND 23u
@@ -152,13 +174,14 @@ typedef struct luna_slot {
 #define LUNA_NUMERICS_BF16 3u
 
 /* The KV cache of a program: what one block of it holds. */
+#define LUNA_KV_OBSERVED 1u /* masses beside K and V: programs with kv_prune */
 typedef struct luna_kv_layout {
   uint32_t n_layers;       /* layers of this program that write KV */
   uint32_t n_kv_heads;
   uint32_t head_dim;
   uint32_t dtype;          /* LUNA_DTYPE_BF16, ... */
   uint32_t block_tokens;   /* a power of two in 32..256 */
-  uint32_t reserved;
+  uint32_t flags;          /* LUNA_KV_* */
 } luna_kv_layout;
 
 typedef struct luna_program {
