@@ -74,6 +74,7 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   options.kv_block_tokens = settings.kv_block_tokens;
   if (settings.kv_tokens_max)
     options.kv_blocks_max = div_ceil(*settings.kv_tokens_max, settings.kv_block_tokens);
+  options.prune_keep_percent = settings.prune_keep_percent;
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
   options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows(settings, speculation);

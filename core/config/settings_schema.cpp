@@ -148,6 +148,9 @@ constexpr std::array kKeys = {
            static_cast<ModelSettings*>(record)->kv_block_tokens =
                32u << std::get<std::int64_t>(value);
          }},
+  KeyRow{"model", "prune_keep_percent", integer, 1, 100, "", "100",
+         "share of a prompt's KV that is kept once it is computed, by the attention it got; 100: all",
+         store<&ModelSettings::prune_keep_percent>},
 
   KeyRow{"stage", "role", text, 1, kNameBytesMax, "", kRequired,
          "role plugin, by short name or full id", store<&StageSettings::role>},

@@ -51,7 +51,9 @@ NgramLengths ngram_lengths(const SpeculationOptions& options) {
 }
 
 KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
-  if (!options.prefix_cache) return KvPool(model.n_kv_blocks);
+  // Pruned KV depends on what followed it: nobody else may start with it.
+  const bool prunes = model.prune_keep_percent < 100;
+  if (!options.prefix_cache || prunes) return KvPool(model.n_kv_blocks);
   return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
                                     .block_tokens = model.kv_block_tokens,
                                     .hash_seed = options.prefix_hash_seed,
@@ -107,6 +109,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
     : parts(engine_parts),
       limits(request_limits),
       step_limits(limits_of_a_step),
+      pruning{parts.model.prune_keep_percent, limits.kv_block_tokens},
       n_waiting_max(options.n_waiting_max),
       // A submit and a few cancels of every sequence.
       inbox(std::size_t{4} * (options.n_waiting_max + step_limits.n_seqs_max)),

@@ -5,6 +5,7 @@
 #include "core/engine/engine.hpp"
 #include "core/engine/kv_audit.hpp"
 #include "core/engine/kv_pool.hpp"
+#include "core/engine/kv_pruning.hpp"
 #include "core/engine/live_request.hpp"
 #include "core/engine/prefix_reuse.hpp"
 #include "core/engine/queue_gauge.hpp"
@@ -96,6 +97,7 @@ struct Engine::Impl {
   const EngineParts parts;
   const RequestLimits limits;
   const model::StepLimits step_limits;
+  const KvPruning pruning;
   const std::uint32_t n_waiting_max;
 
   WakeSignal wake;

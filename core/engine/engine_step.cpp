@@ -66,7 +66,8 @@ bool Engine::Impl::drain_inbox() {
     heard = true;
     if (command->submitted != nullptr) {
       // From here to retire() the table's sequences own it.
-      sequences.add(*command->submitted.release());
+      const auto n_prompt = static_cast<std::uint32_t>(command->submitted->asked->prompt.size());
+      sequences.add(*command->submitted.release(), pruning.n_pruned(n_prompt));
       continue;
     }
     for (const std::uint32_t slot : sequences.order()) {
@@ -230,6 +231,7 @@ void Engine::Impl::finish_step() {
     for (const StepBatch::Entry& entry : batch.entries()) {
       Sequence& sequence = sequences[entry.slot];
       sequence.n_computed += entry.n_tokens - entry.n_draft;
+      if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens, pool);
       if (sequence.n_computed >= sequence.n_prefill) sequence.phase = Phase::decode;
       if (entry.out_row && !sequence.request->cancelled) produce(entry, now);
       // After the token was drawn: what gave no number is not kept.

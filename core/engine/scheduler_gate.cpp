@@ -77,11 +77,12 @@ void SchedulerGate::fill_rows() {
     row.n_cached = sequence.phase == Phase::waiting ? sequence.n_computed : sequence.n_cached;
     row.n_generated = sequence.n_generated();
     row.n_generated_max = asked.stop.n_generated_max;
-    row.n_kv_blocks = sequence.n_blocks;
+    // As if nothing had been pruned, so that a policy's sums of tokens and blocks agree.
+    row.n_kv_blocks = sequence.n_blocks + sequence.n_pruned / limits_.kv_block_tokens;
     row.n_preempted = sequence.n_preempted;
     for (std::uint32_t b = 0; b < sequence.n_blocks; ++b)
       if (pool_.n_references(sequence.blocks[b]) == 1) ++row.n_kv_blocks_freed;
-    const std::uint32_t tail = sequence.n_computed / limits_.kv_block_tokens;
+    const std::uint32_t tail = sequence.next_slot() / limits_.kv_block_tokens;
     const bool copies = tail < sequence.n_blocks && pool_.n_references(sequence.blocks[tail]) > 1;
     row.n_kv_blocks_copied = copies ? 1 : 0;
     // Whoever uses a block with a key uses those before it.
@@ -255,11 +256,11 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = sequences_[run.slot];
     const std::uint32_t n_blocks =
-        div_ceil(sequence.n_computed + run.n_tokens, limits_.kv_block_tokens);
+        div_ceil(sequence.next_slot() + run.n_tokens, limits_.kv_block_tokens);
     // A draft that was rejected may have left more than the tokens need.
     const std::uint32_t n_had = sequence.n_blocks + sequence.hit.n_blocks;
     std::uint32_t n_needed = n_blocks > n_had ? n_blocks - n_had : 0;
-    const std::uint32_t tail = sequence.n_computed / limits_.kv_block_tokens;
+    const std::uint32_t tail = sequence.next_slot() / limits_.kv_block_tokens;
     if (tail < sequence.n_blocks) {
       const std::uint32_t block = sequence.blocks[tail];
       if (references(block) > 1) {

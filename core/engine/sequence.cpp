@@ -1,6 +1,7 @@
 #include "core/engine/sequence.hpp"
 
 #include "core/base/assert.hpp"
+#include "core/base/units.hpp"
 
 #include <algorithm>
 
@@ -25,14 +26,15 @@ std::uint32_t SequenceTable::take_slot() {
   return slot;
 }
 
-Sequence& SequenceTable::add(LiveRequest& request) {
+Sequence& SequenceTable::add(LiveRequest& request, std::uint32_t n_prune) {
   const std::uint32_t slot = take_slot();
   Sequence& sequence = sequences_[slot];
   sequence.row_id = next_row_id_;
   // The other choices will stand behind the first, as if they had arrived with it.
   next_row_id_ += request.choices.size();
   sequence.request = &request;
-  sequence.n_prefill = sequence.n_tokens();
+  sequence.n_prune = n_prune;
+  sequence.n_prefill = sequence.prefill_end();
   order_.push_back(slot);
   return sequence;
 }
@@ -66,16 +68,28 @@ void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
   sequence.n_blocks = 0;
   sequence.n_keyed = 0;
   sequence.n_computed = 0;
+  sequence.n_pruned = 0;
   sequence.n_cached = 0;
   sequence.hit = {};
   sequence.n_draft = 0;
+}
+
+void SequenceTable::prune(std::uint32_t slot, std::uint32_t block_tokens, KvPool& pool) {
+  Sequence& sequence = sequences_[slot];
+  LUNA_ASSERT(sequence.n_computed == sequence.prefill_end());
+  LUNA_ASSERT(sequence.n_keyed == 0);
+  sequence.n_pruned = sequence.n_prune;
+  const std::uint32_t n_blocks = div_ceil(sequence.next_slot(), block_tokens);
+  while (sequence.n_blocks > n_blocks)
+    pool.release(sequence.blocks[--sequence.n_blocks]);
+  sequence.n_prefill = sequence.prefill_end();
 }
 
 void SequenceTable::preempt(std::uint32_t slot, KvPool& pool) {
   Sequence& sequence = sequences_[slot];
   release_blocks(sequence, pool);
   sequence.phase = Phase::waiting;
-  sequence.n_prefill = sequence.n_tokens();
+  sequence.n_prefill = sequence.prefill_end();
   ++sequence.n_preempted;
 }
 

@@ -30,6 +30,8 @@ struct Sequence {
   std::uint32_t n_prefill = 0;   ///< tokens to compute before it decodes
   std::uint32_t n_computed = 0;  ///< tokens whose KV is there; waiting: in the prefix cache
   std::uint32_t n_cached = 0;    ///< of these, what others computed
+  std::uint32_t n_prune = 0;     ///< positions its prompt loses once it is computed; 0: none
+  std::uint32_t n_pruned = 0;    ///< positions without KV any more: n_prune or 0
   std::uint32_t n_preempted = 0;
   std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row; waiting: [hit.n_blocks]
   std::uint32_t n_blocks = 0;       ///< held
@@ -49,6 +51,13 @@ struct Sequence {
     const auto& prompt = request->asked->prompt;
     return i < prompt.size() ? prompt[i] : choice().generated[i - prompt.size()];
   }
+  /// Where the KV of the next token lies. What is pruned is whole blocks.
+  [[nodiscard]] std::uint32_t next_slot() const { return n_computed - n_pruned; }
+  [[nodiscard]] bool is_prune_due() const { return n_prune != n_pruned; }
+  /// Tokens to compute before it decodes; to the prompt's end first if that is pruned there.
+  [[nodiscard]] std::uint32_t prefill_end() const {
+    return is_prune_due() ? static_cast<std::uint32_t>(request->asked->prompt.size()) : n_tokens();
+  }
   /// Tokens that one step could compute, at most: when it decodes, one and its draft.
   [[nodiscard]] std::uint32_t n_wanted() const {
     return phase == Phase::decode ? 1 + n_draft : n_prefill - n_computed;
@@ -64,10 +73,14 @@ class SequenceTable {
 
   /// Takes a slot for the request's first choice, last in order. There is one: whoever submitted
   /// counted (Engine::submit).
-  Sequence& add(LiveRequest& request);
+  ///
+  /// n_prune  positions that its prompt loses once it is computed
+  Sequence& add(LiveRequest& request, std::uint32_t n_prune = 0);
   /// Takes slots for the other choices of a computed prompt, next in order after `first`: they
   /// share its blocks. Returns their slots; valid until the order changes.
   std::span<const std::uint32_t> fork(std::uint32_t first_slot, KvPool& pool);
+  /// The step has pruned the sequence: gives the blocks back that it no longer needs.
+  void prune(std::uint32_t slot, std::uint32_t block_tokens, KvPool& pool);
   /// Gives the sequence's blocks back; it waits and starts again with all its tokens.
   void preempt(std::uint32_t slot, KvPool& pool);
   /// Gives blocks and slot back. Call drop_removed() before the order is used again.

@@ -24,6 +24,7 @@ class StepBatch {
     std::uint32_t slot;
     std::uint32_t n_tokens;
     std::uint32_t n_draft;  ///< of these, the last, which may turn out wrong
+    bool prunes;            ///< the step ends with its prompt's KV pruned
     /// Where the logits of its last token will be, if it reaches it; behind them those of its
     /// draft.
     std::optional<std::uint32_t> out_row;
@@ -58,6 +59,7 @@ class StepBatch {
 
  private:
   void grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool);
+  [[nodiscard]] static luna_seq_prune prune_of(const Sequence& sequence, std::uint32_t n_tokens);
 
   const std::uint32_t kv_block_tokens_;
   const std::uint32_t block_table_stride_;
@@ -65,6 +67,7 @@ class StepBatch {
   std::vector<std::uint32_t> positions_;      // [n_rows_max]
   std::vector<std::uint32_t> seq_first_row_;  // [n_seqs_max + 1]
   std::vector<std::uint32_t> block_tables_;   // [n_seqs_max, block_table_stride]
+  std::vector<luna_seq_prune> seq_prunes_;    // [n_seqs_max]
   std::vector<luna_kv_copy> kv_copies_;       // [n_seqs_max]
   std::vector<std::uint32_t> out_rows_;       // [n_out_rows_max]
   std::vector<std::uint32_t> out_flags_;      // [n_out_rows_max]

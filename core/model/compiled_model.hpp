@@ -40,10 +40,11 @@ struct CompiledModel {
   StepLimits limits;
   std::vector<Shard> shards;  ///< in layer order
   std::uint32_t kv_block_tokens = 0;
-  std::uint32_t n_kv_blocks = 0;     ///< the same block ids on every shard
-  std::uint64_t kv_block_bytes = 0;  ///< of one block, all shards together
-  std::uint32_t n_candidates = 0;    ///< candidates a row
-  const float* logits = nullptr;     ///< [n_out_rows_max, vocab_size], host memory
+  std::uint32_t n_kv_blocks = 0;           ///< the same block ids on every shard
+  std::uint64_t kv_block_bytes = 0;        ///< of one block, all shards together
+  std::uint32_t prune_keep_percent = 100;  ///< of a prompt's KV, once it is computed
+  std::uint32_t n_candidates = 0;          ///< candidates a row
+  const float* logits = nullptr;           ///< [n_out_rows_max, vocab_size], host memory
   /// [n_out_rows_max, n_candidates + 1]: the last of a row holds the log-sum-exp as its logit.
   const Candidate* candidates = nullptr;
   /// Ends every wait of one shard for another, for good: called when a shard failed while others

@@ -50,6 +50,7 @@ class ModelLoader {
     program_.numerics = options_.numerics;
     program_.kv_dtype = options_.kv_dtype;
     program_.kv_block_tokens = options_.kv_block_tokens;
+    program_.prunes = options_.prune_keep_percent < 100;
     program_.n_candidates = std::min(options_.n_candidates, config_.vocab_size);
     program_.limits = options_.limits;
     if (program_.limits.n_positions_max == 0)
@@ -303,6 +304,7 @@ class ModelLoader {
     compiled.config = std::move(config_);
     compiled.limits = program_.limits;
     compiled.kv_block_tokens = program_.kv_block_tokens;
+    compiled.prune_keep_percent = options_.prune_keep_percent;
     compiled.n_kv_blocks = model_->memory_.n_kv_blocks;
     for (const ShardMemory& memory : model_->memory_.shards)
       compiled.kv_block_bytes += memory.kv_block;

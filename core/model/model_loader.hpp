@@ -26,6 +26,7 @@ struct ModelOptions {
   std::uint32_t numerics = LUNA_NUMERICS_I12;     // LUNA_NUMERICS_*
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;       // LUNA_DTYPE_*
   std::uint32_t kv_block_tokens = 32;             // a power of two in 32..256
+  std::uint32_t prune_keep_percent = 100;         // of a prompt's KV, once it is computed
   std::optional<std::uint32_t> kv_blocks_max;     // none: all memory that is left
   StepLimits limits;                              // n_positions_max 0: the trained length
   std::optional<std::vector<LayerRange>> layers;  // a range a device; none: balanced by bytes

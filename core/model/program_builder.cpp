@@ -9,6 +9,9 @@
 namespace luna::model {
 namespace {
 
+/// Layers that choose together what KV they keep. Each alone: then the choice does not depend on
+/// which device holds which layers.
+constexpr std::uint32_t kPruneGroupLayers = 1;
 constexpr std::uint32_t kHiddenTag = 0;  // hidden states are all that ranks send each other
 
 ProgramLimits program_limits(const luna_kv_layout& kv, const ProgramOptions& options) {
@@ -30,7 +33,12 @@ class LlamaWriter {
               const ShardSpec& shard,
               std::span<const ShardWeight> weights,
               const ProgramLimits& limits)
-      : config_(config), shard_(shard), weights_(weights), numerics_(limits.numerics), b_(limits) {}
+      : config_(config),
+        shard_(shard),
+        weights_(weights),
+        numerics_(limits.numerics),
+        prunes_((limits.kv.flags & LUNA_KV_OBSERVED) != 0),
+        b_(limits) {}
 
   Result<Program> write(const ProgramOptions& options) && {
     b_.kv_copy();
@@ -70,6 +78,7 @@ class LlamaWriter {
     const ViewId mixed = b_.attend(
         q,  // [n, n_heads * head_dim]
         {.layer = kv_layer, .n_heads = config_.n_heads, .scale = config_.attention_scale});
+    if (prunes_) prune(q, kv_layer);
     b_.add_in_place(x, linear(mixed, name(LayerWeight::attention_out)));
 
     const ViewId f = norm(x, name(LayerWeight::ffn_norm));     // [n, hidden_size]
@@ -77,6 +86,16 @@ class LlamaWriter {
     const ViewId up = linear(f, name(LayerWeight::up));        // [n, ffn_size]
     const ViewId inner = b_.act_mul(gate, up, LUNA_ACT_SILU);  // [n, ffn_size]
     b_.add_in_place(x, linear(inner, name(LayerWeight::down)));
+  }
+
+  void prune(ViewId q, std::uint32_t kv_layer) {
+    const std::uint32_t first = kv_layer / kPruneGroupLayers * kPruneGroupLayers;
+    b_.kv_prune(q,
+                {.layer = kv_layer,
+                 .n_heads = config_.n_heads,
+                 .scale = config_.attention_scale,
+                 .group_first = first,
+                 .group_last = std::min(first + kPruneGroupLayers, shard_.layers.count) - 1});
   }
 
   /// Only rows whose logits are wanted pass the last norm and the head.
@@ -130,6 +149,7 @@ class LlamaWriter {
   const ShardSpec& shard_;
   const std::span<const ShardWeight> weights_;
   const std::uint32_t numerics_;  // LUNA_NUMERICS_*
+  const bool prunes_;
   ProgramBuilder b_;
   ViewId frequencies_;
 };
@@ -173,6 +193,7 @@ luna_kv_layout shard_kv_layout(const ModelConfig& config,
   kv.head_dim = config.head_dim;
   kv.dtype = options.kv_dtype;
   kv.block_tokens = options.kv_block_tokens;
+  kv.flags = options.prunes ? LUNA_KV_OBSERVED : 0;
   return kv;
 }
 

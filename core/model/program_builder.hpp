@@ -42,6 +42,7 @@ struct ProgramOptions {
   std::uint32_t numerics = LUNA_NUMERICS_I12;
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t kv_block_tokens = 32;
+  bool prunes = false;  // prompts lose part of their KV
   std::uint32_t n_candidates = 64;
   StepLimits limits;
 };

@@ -4,6 +4,7 @@
 
 #include "core/model/compiled_model.hpp"
 
+#include <luna/backend_blocks.hpp>
 #include <luna/plugin.hpp>
 
 #include <algorithm>
@@ -38,6 +39,7 @@ struct FakeModelOptions {
   /// What a row at position forced_from + i is sure to give.
   std::vector<std::uint32_t> forced = {};
   std::uint32_t forced_from = 0;
+  std::uint32_t prune_keep_percent = 100;
   Completion completion = Completion::immediate;
 };
 
@@ -85,6 +87,8 @@ class FakeDevice {
   struct KvSlot {
     std::uint32_t token_id = UINT32_MAX;
     std::uint32_t position = UINT32_MAX;
+    std::uint32_t n_observed =
+        0;  // of a sequence's first place: rows observed since it was written
   };
 
   luna_status accept(const luna_step& step, luna_err* err) {
@@ -121,6 +125,8 @@ class FakeDevice {
       if (o > 0 && step.out_rows[o] <= step.out_rows[o - 1]) fault("out_rows not ascending");
       fill_output(step, o);
     }
+    for (std::uint32_t s = 0; s < step.n_seqs; ++s)
+      prune(step, s);
     n_rows += step.n_rows;
     n_rows_last = step.n_rows;
     first_position_last = step.positions[0];
@@ -157,6 +163,21 @@ class FakeDevice {
     return static_cast<std::ptrdiff_t>(block) * options_.kv_block_tokens;
   }
 
+  static std::uint32_t slot_of(const luna_step& step, std::uint32_t seq, std::uint32_t position) {
+    return position - prune_of(step, seq).n_pruned;
+  }
+  /// Keeps the first place and the last ones; counts what was observed since the sequence began.
+  void prune(const luna_step& step, std::uint32_t seq) {
+    const luna_seq_prune prune = prune_of(step, seq);
+    slot(step, seq, 0).n_observed += prune.n_observed;
+    if (prune.n_keep == 0) return;
+    if (slot(step, seq, 0).n_observed != LUNA_PRUNE_RECENT) fault("other rows were observed");
+    const std::uint32_t n = slot_of(step, seq, step.positions[step.seq_first_row[seq + 1] - 1]) + 1;
+    if (prune.n_keep > n) fault("more is kept than there is");
+    for (std::uint32_t to = 1; to < prune.n_keep; ++to)
+      slot(step, seq, to) = slot(step, seq, n - prune.n_keep + to);
+  }
+
   KvSlot& slot(const luna_step& step, std::uint32_t seq, std::uint32_t position) {
     const std::uint32_t block =
         step.block_tables[seq * step.block_table_stride + position / options_.kv_block_tokens];
@@ -178,8 +199,8 @@ class FakeDevice {
       for (std::uint32_t row = begin; row < end_row; ++row) {
         if (row > begin && step.positions[row] != step.positions[row - 1] + 1)
           fault("positions not ascending by one");
-        KvSlot& target = slot(step, s, step.positions[row]);
-        target = {step.token_ids[row], step.positions[row]};
+        KvSlot& target = slot(step, s, slot_of(step, s, step.positions[row]));
+        target = {step.token_ids[row], step.positions[row], 0};
         written.push_back(&target);
       }
     }
@@ -194,9 +215,11 @@ class FakeDevice {
     while (step.seq_first_row[seq + 1] <= row)
       ++seq;
     std::uint64_t hash = 0xCBF29CE484222325U;
-    for (std::uint32_t p = 0; p <= step.positions[row]; ++p) {
+    const std::uint32_t n_pruned = prune_of(step, seq).n_pruned;
+    for (std::uint32_t p = 0; p <= slot_of(step, seq, step.positions[row]); ++p) {
       const KvSlot& seen = slot(step, seq, p);
-      if (seen.position != p) fault("attends to a place that holds another position");
+      if (seen.position != (p == 0 ? 0 : p + n_pruned))
+        fault("attends to a place that holds another position");
       hash = (hash ^ (std::uint64_t{seen.token_id} + 1)) * 0x100000001B3U;
       hash ^= hash >> 29U;
     }
@@ -263,6 +286,7 @@ class FakeModel {
     compiled.n_kv_blocks = options.n_kv_blocks;
     compiled.kv_block_bytes = 4096;
     compiled.n_candidates = options.n_candidates;
+    compiled.prune_keep_percent = options.prune_keep_percent;
     compiled.logits = logits_.data();
     compiled.candidates = candidates_.data();
     compiled.abort_comms = [](void* self) {

@@ -1,8 +1,11 @@
 // Teacher-forced logits of a model, for the tests of numerics:
 //   luna_logits --model FILE --backend reference|cpu [--numerics i12] --tokens ids.json
 //               --out logits.f32 [--threads N] [--rows-per-step N] [--kv bf16|int8]
+//               [--prompt N --keep-percent P]
+// With --keep-percent below 100 the KV of the first N tokens is pruned before the others follow.
 // Writes raw FP32 [n_tokens, vocab_size]; the time inside steps goes to stderr.
 #include "core/base/clock.hpp"
+#include "core/engine/kv_pruning.hpp"
 #include "core/model/model_loader.hpp"
 #include "core/plugin/catalog.hpp"
 
@@ -21,8 +24,12 @@ namespace {
 using Options = std::map<std::string, std::string, std::less<>>;
 
 Result<Options> read_options(int argc, char** argv) {
-  Options options = {
-      {"--numerics", ""}, {"--threads", "1"}, {"--rows-per-step", "64"}, {"--kv", "bf16"}};
+  Options options = {{"--numerics", ""},
+                     {"--threads", "1"},
+                     {"--rows-per-step", "64"},
+                     {"--kv", "bf16"},
+                     {"--prompt", "1"},
+                     {"--keep-percent", "100"}};
   for (const char* required : {"--model", "--backend", "--tokens", "--out"})
     options[required] = "";
   for (int i = 1; i < argc; i += 2) {
@@ -109,6 +116,7 @@ class StepLoop {
     step.out_flags = out_flags.data();
     step.binds = shard.binds.data();
     step.n_binds = static_cast<std::uint32_t>(shard.binds.size());
+    step.seq_prunes = &prune_;
     step.done_context = this;
     step.done = [](void* context, const luna_step_result* result) {
       auto* loop = static_cast<StepLoop*>(context);
@@ -125,27 +133,45 @@ class StepLoop {
     if (status_ != LUNA_OK) return Error{static_cast<Code>(status_), message_};
     return {};
   }
+  /// What the next steps say of pruning.
+  void set_prune(const luna_seq_prune& prune) { prune_ = prune; }
   [[nodiscard]] std::uint64_t busy_ns() const { return busy_ns_; }
 
  private:
   const model::CompiledModel& compiled_;
   std::span<const std::uint32_t> ids_;
   std::vector<std::uint32_t> blocks_;
+  luna_seq_prune prune_{};
   std::atomic<bool> is_done_{false};
   luna_status status_ = LUNA_OK;
   std::string message_;
   std::uint64_t busy_ns_ = 0;
 };
 
+/// Tokens [0, n_prompt) are a prompt, which is pruned at its end; what follows sees what is left.
 Result<void> write_logits(const model::CompiledModel& compiled,
                           std::span<const std::uint32_t> ids,
+                          std::uint32_t n_prompt,
                           const std::string& path) {
   std::ofstream out(path, std::ios::binary);
   StepLoop loop(compiled, ids);
+  const engine::KvPruning pruning{compiled.prune_keep_percent, compiled.kv_block_tokens};
+  const std::uint32_t n_pruned = pruning.n_pruned(n_prompt);
   const auto n_ids = static_cast<std::uint32_t>(ids.size());
   std::uint32_t n_steps = 0;
-  for (std::uint32_t first = 0; first < n_ids; first += compiled.limits.n_rows_max) {
-    const std::uint32_t n = std::min(compiled.limits.n_rows_max, n_ids - first);
+  std::uint32_t n = 0;
+  for (std::uint32_t first = 0; first < n_ids; first += n) {
+    const std::uint32_t end = first < n_prompt ? n_prompt : n_ids;
+    n = std::min(compiled.limits.n_rows_max, end - first);
+    luna_seq_prune prune{};
+    if (first >= n_prompt) {
+      prune.n_pruned = n_pruned;
+    } else if (n_pruned != 0) {
+      const std::uint32_t observed = n_prompt - LUNA_PRUNE_RECENT;
+      if (first + n > observed) prune.n_observed = std::min(n, first + n - observed);
+      if (first + n == n_prompt) prune.n_keep = n_prompt - n_pruned;
+    }
+    loop.set_prune(prune);
     LUNA_TRY(loop.run(first, n));
     const std::size_t bytes = std::size_t{n} * compiled.config.vocab_size * sizeof(float);
     out.write(reinterpret_cast<const char*>(compiled.logits), static_cast<std::streamsize>(bytes));
@@ -175,6 +201,9 @@ Result<void> run(int argc, char** argv) {
   model.path = options.find("--model")->second;
   LUNA_TRY(model.numerics, numerics_of(options));
   LUNA_TRY(model.kv_dtype, kv_dtype_of(options));
+  LUNA_TRY(model.prune_keep_percent, number(options, "--keep-percent"));
+  LUNA_TRY(const std::uint32_t prompt, number(options, "--prompt"));
+  if (prompt > ids.size()) return Error{Code::invalid_argument, "--prompt is beyond the tokens"};
   LUNA_TRY(model.limits.n_rows_max, number(options, "--rows-per-step"));
   model.limits.n_seqs_max = 1;
   model.limits.n_out_rows_max = model.limits.n_rows_max;
@@ -189,7 +218,7 @@ Result<void> run(int argc, char** argv) {
   LUNA_TRY(const auto device, model::Device::open(backend, device_options));
   model::Device* const devices[] = {device.get()};
   LUNA_TRY(const auto loaded, model::Model::load(model, {quants, devices, std::nullopt}));
-  return write_logits(loaded->compiled(), ids, options.find("--out")->second);
+  return write_logits(loaded->compiled(), ids, prompt, options.find("--out")->second);
 }
 
 }  // namespace

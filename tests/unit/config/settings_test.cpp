@@ -65,6 +65,7 @@ TEST(Settings, AbsentKeysTakeTheDefaultsOfTheSchema) {
   EXPECT_EQ(s.models[0].kv_cache, KvCacheType::bf16);
   EXPECT_EQ(s.models[0].numerics, Numerics::i12);
   EXPECT_EQ(s.models[0].kv_block_tokens, 32u);
+  EXPECT_EQ(s.models[0].prune_keep_percent, 100u);
   EXPECT_FALSE(s.models[0].layers);
   EXPECT_FALSE(s.models[0].context_tokens_max);
   EXPECT_FALSE(s.models[0].kv_tokens_max);

@@ -1,4 +1,5 @@
 // The step loop: batching, chunks, pre-emption, choices, ends.
+#include "core/engine/kv_pruning.hpp"
 #include "support/engine_fixture.hpp"
 
 #include <gmock/gmock.h>
@@ -7,6 +8,7 @@
 namespace luna::test {
 namespace {
 
+using engine::KvPruning;
 using pipeline::FinishReason;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -95,6 +97,55 @@ TEST(Engine, PreemptedEqualsUninterrupted) {
     EXPECT_EQ(asked[i].tokens(), tokens_alone(*kept[i])) << i;
   }
   rig.expect_empty();
+}
+
+TEST(Engine, PrunedPromptsGiveTheSameWhateverTheChunksAndPreemptions) {
+  const FakeModelOptions pruning{.prune_keep_percent = 50};
+  auto asked = EngineRig::request(some_prompt(190, 3), 40);
+  asked->stop.ignore_eos = true;
+  const auto whole = tokens_alone(*asked, pruning);
+  EXPECT_NE(whole, tokens_alone(*asked));
+  for (const std::uint32_t n_rows : {7U, 32U, 33U, 64U}) {
+    FakeModelOptions options = pruning;
+    options.n_rows_max = n_rows;
+    EXPECT_EQ(tokens_alone(*asked, options), whole) << n_rows;
+  }
+  // 8 blocks: one whole prompt beside one that has been pruned.
+  FakeModelOptions tight = pruning;
+  tight.n_kv_blocks = 8;
+  EngineRig rig(tight);
+  std::vector<Asked> answers;
+  for (std::uint32_t i = 0; i < 4; ++i)
+    answers.push_back(rig.submit(std::make_unique<SequenceRequest>(*asked)));
+  rig.run();
+  for (const Asked& answer : answers)
+    EXPECT_EQ(answer.tokens(), whole);
+  EXPECT_EQ(rig.stats.n_plans_rejected.load(), 0U);
+  rig.expect_empty();
+}
+
+TEST(Engine, ChoicesOfAPrunedPromptShareWhatIsLeft) {
+  const FakeModelOptions pruning{.prune_keep_percent = 50};
+  auto asked = EngineRig::request(some_prompt(190, 3), 40);
+  asked->stop.ignore_eos = true;
+  const auto alone = tokens_alone(*asked, pruning);
+  EngineRig rig(pruning);
+  const Asked answer = rig.submit(std::move(asked), 3);
+  rig.run();
+  for (std::size_t c = 0; c < 3; ++c)
+    EXPECT_EQ(answer.tokens(c), alone) << c;
+  rig.expect_empty();
+}
+
+TEST(KvPruning, LosesWholeBlocksAndLeavesBothEnds) {
+  for (std::uint32_t n = 1; n < 2000; ++n) {
+    for (const std::uint32_t percent : {1U, 30U, 70U, 99U, 100U}) {
+      const std::uint32_t n_pruned = KvPruning{percent, 32}.n_pruned(n);
+      ASSERT_EQ(n_pruned % 32, 0U);
+      ASSERT_GE(100 * std::uint64_t{n - n_pruned}, std::uint64_t{n} * percent);
+      ASSERT_TRUE(n_pruned == 0 || n - n_pruned >= LUNA_PRUNE_FIRST + LUNA_PRUNE_RECENT);
+    }
+  }
 }
 
 TEST(Engine, ChoicesShareOnePrefillAndDifferBySeed) {
