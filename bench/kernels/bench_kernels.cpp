@@ -1,60 +1,17 @@
 // What the CPU kernels reach on this machine, beside what the machine can do: one core, medians.
 //
-//   bench_kernels [portable|avx2|avx512]
+//   bench_kernels [portable|avx2|avx512|avx512_bf16|amx] [--json FILE]
 //
 // A block is 16 columns by 32 inputs of a weight. Weights of the decode rows exceed the caches, as
 // a model's do; those of the prefill rows are one layer's.
+#include "bench/kernels/machine.hpp"
 #include "kernels/cpu/kernel_set.hpp"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <immintrin.h>
-#include <memory>
 #include <random>
-#include <tuple>
-#include <vector>
+#include <utility>
 
 namespace luna::kernels {
 namespace {
-
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-/// Median time of one call, over at least 9 calls and 0.2 s.
-template <class Op>
-double median_seconds(Op op) {
-  op();
-  std::vector<double> times;
-  const double start = seconds();
-  while (times.size() < 9 || (seconds() - start < 0.2 && times.size() < 2000)) {
-    const double t = seconds();
-    op();
-    times.push_back(seconds() - t);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-/// Memory as an arena of a backend has it: 2 MiB pages where the system gives them, all touched.
-struct Memory {
-  explicit Memory(std::size_t n) : size((n + kHuge - 1) / kHuge * kHuge) {
-    bytes = static_cast<std::byte*>(std::aligned_alloc(kHuge, size));
-    madvise(bytes, size, MADV_HUGEPAGE);
-    std::memset(bytes, 1, size);
-  }
-  ~Memory() { std::free(bytes); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  static constexpr std::size_t kHuge = std::size_t{2} << 20;
-  std::size_t size;
-  std::byte* bytes;
-};
 
 std::vector<float> normals(std::size_t n, unsigned seed) {
   std::mt19937 engine(seed);
@@ -64,100 +21,6 @@ std::vector<float> normals(std::size_t n, unsigned seed) {
     x = normal(engine);
   }
   return v;
-}
-
-// ---- The machine
-// ---------------------------------------------------------------------------------
-
-struct Peaks {
-  double read_bytes_per_s = 0.0;  // one core, from memory
-  double dots_per_s = 0.0;        // multiply-adds of 16-bit integers
-  double fmas_per_s = 0.0;
-};
-
-double read_peak() {
-  const Memory memory(std::size_t{256} << 20);
-  volatile std::uint64_t sink = 0;
-  const double t = median_seconds([&] {
-    const auto* p = reinterpret_cast<const __m128i*>(memory.bytes);
-    __m128i sum[8] = {};
-    for (std::size_t i = 0; i < memory.size / 16; i += 8) {
-      for (std::size_t j = 0; j < 8; ++j) {
-        sum[j] = _mm_or_si128(sum[j], _mm_load_si128(p + i + j));
-      }
-    }
-    for (const __m128i& s : sum) {
-      sink = sink + static_cast<std::uint64_t>(_mm_cvtsi128_si64(s));
-    }
-  });
-  return static_cast<double>(memory.size) / t;
-}
-
-/// 12 independent chains of VPDPWSSD (or FMA), no memory: what the execution units can do.
-__attribute__((target("avx512f,avx512vnni"), noinline)) void dot_turns(int n_turns) {
-  asm volatile(
-      "1:\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm0\n vpdpwssd %%zmm15, %%zmm15, %%zmm1\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm2\n vpdpwssd %%zmm15, %%zmm15, %%zmm3\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm4\n vpdpwssd %%zmm15, %%zmm15, %%zmm5\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm6\n vpdpwssd %%zmm15, %%zmm15, %%zmm7\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm8\n vpdpwssd %%zmm15, %%zmm15, %%zmm9\n"
-      "vpdpwssd %%zmm15, %%zmm15, %%zmm10\n vpdpwssd %%zmm15, %%zmm15, %%zmm11\n"
-      "dec %0\n jnz 1b\n"
-      : "+r"(n_turns)
-      :
-      : "xmm0",
-        "xmm1",
-        "xmm2",
-        "xmm3",
-        "xmm4",
-        "xmm5",
-        "xmm6",
-        "xmm7",
-        "xmm8",
-        "xmm9",
-        "xmm10",
-        "xmm11",
-        "cc");
-}
-__attribute__((target("avx512f"), noinline)) void fma_turns(int n_turns) {
-  asm volatile(
-      "vxorps %%zmm15, %%zmm15, %%zmm15\n"
-      "1:\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm0\n vfmadd231ps %%zmm15, %%zmm15, %%zmm1\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm2\n vfmadd231ps %%zmm15, %%zmm15, %%zmm3\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm4\n vfmadd231ps %%zmm15, %%zmm15, %%zmm5\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm6\n vfmadd231ps %%zmm15, %%zmm15, %%zmm7\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm8\n vfmadd231ps %%zmm15, %%zmm15, %%zmm9\n"
-      "vfmadd231ps %%zmm15, %%zmm15, %%zmm10\n vfmadd231ps %%zmm15, %%zmm15, %%zmm11\n"
-      "dec %0\n jnz 1b\n"
-      : "+r"(n_turns)
-      :
-      : "xmm0",
-        "xmm1",
-        "xmm2",
-        "xmm3",
-        "xmm4",
-        "xmm5",
-        "xmm6",
-        "xmm7",
-        "xmm8",
-        "xmm9",
-        "xmm10",
-        "xmm11",
-        "xmm15",
-        "cc");
-}
-constexpr int kPeakTurns = 100000;
-
-Peaks measure_peaks() {
-  Peaks p;
-  p.read_bytes_per_s = read_peak();
-  if (kernel_set(Isa::avx512) != nullptr) {
-    p.dots_per_s = kPeakTurns * 12.0 * 32.0 / median_seconds([] { dot_turns(kPeakTurns); });
-    p.fmas_per_s = kPeakTurns * 12.0 * 16.0 / median_seconds([] { fma_turns(kPeakTurns); });
-  }
-  return p;
 }
 
 // ---- linear
@@ -183,89 +46,123 @@ WeightForm form_of(int bits, const Shape& shape) {
   return f;
 }
 
-/// Times linear on a random weight, `copies` of it in turn; returns ns per block and row.
-double time_linear(
-    const KernelSet& set, int bits, const Shape& shape, std::int64_t n_rows, std::size_t copies) {
+enum class Numerics { i12, i8, bf16 };
+
+/// One product: a weight's bits and shape, the class of arithmetic, rows, and copies of the weight
+/// taken in turn.
+struct LinearCase {
+  Shape shape;
+  int bits = 4;
+  Numerics numerics = Numerics::i12;
+  std::int64_t n_rows = 1;
+  std::size_t copies = 1;
+};
+
+struct LinearTiming {
+  Timing timing;  // of one product
+  double bytes = 0.0;
+  double macs = 0.0;
+};
+
+LinearTiming time_linear(const KernelSet& set, const LinearCase& c) {
+  WeightForm plain = form_of(c.bits, c.shape);
+  plain.activation_bits_max = c.numerics == Numerics::i8 ? kShortActivationBits : 12;
+  plain.is_dequantized = c.numerics == Numerics::bf16;
   PackedForm form;
-  if (!plan_packing(form_of(bits, shape), ScaleStorage::f16, &form)) {
+  if (!plan_packing(plain, ScaleStorage::f16, &form)) {
     std::abort();
   }
   const std::size_t bytes = (packed_bytes(form) + 63) / 64 * 64;
-  const Memory weights(bytes * copies);
+  const Memory weights(bytes * c.copies);
   std::mt19937_64 engine(3);
-  for (std::size_t i = 0; i < bytes * copies; i += 8) {
-    // FP16 exponents stay small, codes are random.
+  for (std::size_t i = 0; i < bytes * c.copies; i += 8) {
+    // FP16 and BF16 exponents stay small, codes are random.
     const std::uint64_t word = engine() & 0x3FFF3FFF3FFF3FFFU;
     std::memcpy(weights.bytes + i, &word, 8);
   }
-  const Memory rows_memory(quantized_rows_bytes(n_rows, shape.k, 32, 12));
-  const QuantizedRows rows = place_quantized_rows(rows_memory.bytes, n_rows, shape.k, 32, 12);
-  const auto x = normals(static_cast<std::size_t>(n_rows * shape.k), 5);
-  set.quantize_rows(x.data(), shape.k, 0, n_rows, &rows);
-  const Memory y(static_cast<std::size_t>(n_rows * shape.n) * 4);
+  const auto x = normals(static_cast<std::size_t>(c.n_rows * c.shape.k), 5);
+  const Memory memory(std::max(quantized_rows_bytes(c.n_rows, c.shape.k, 32, 12),
+                               dense_rows_bytes(c.n_rows, c.shape.k)));
+  const QuantizedRows quantized = place_quantized_rows(
+      memory.bytes, c.n_rows, c.shape.k, 32, std::max(8, form.activation_bits));
+  const DenseRows dense = place_dense_rows(memory.bytes, c.n_rows, c.shape.k);
+  if (form.is_dense()) {
+    set.round_rows(x.data(), c.shape.k, 0, c.n_rows, &dense);
+  } else {
+    set.quantize_rows(x.data(), c.shape.k, 0, c.n_rows, &quantized);
+  }
+  const Memory y(static_cast<std::size_t>(c.n_rows * c.shape.n) * 4);
   const Memory scratch(linear_scratch_bytes(form));
   LinearArgs args;
   args.form = &form;
-  args.quantized = &rows;
-  args.n_rows = n_rows;
+  args.quantized = form.is_dense() ? nullptr : &quantized;
+  args.dense = form.is_dense() ? &dense : nullptr;
+  args.n_rows = c.n_rows;
   args.n_strips = form.n_strips;
   args.y = reinterpret_cast<float*>(y.bytes);
-  args.y_stride = shape.n;
+  args.y_stride = c.shape.n;
   args.scratch = scratch.bytes;
-  const double t = median_seconds([&] {
-    for (std::size_t c = 0; c < copies; ++c) {
-      args.packed = weights.bytes + c * bytes;
+  LinearTiming t;
+  t.timing = time_calls([&] {
+    for (std::size_t i = 0; i < c.copies; ++i) {
+      args.packed = weights.bytes + i * bytes;
       set.linear(args);
     }
   });
-  const double blocks = static_cast<double>(form.n_strips * (shape.k / 32)) *
-                        static_cast<double>(copies) * static_cast<double>(n_rows);
-  return t * 1e9 / blocks;
+  t.timing.seconds /= static_cast<double>(c.copies);
+  t.bytes = static_cast<double>(packed_bytes(form));
+  t.macs = static_cast<double>(c.shape.n * c.shape.k * c.n_rows);
+  return t;
 }
 
-void bench_linear(const KernelSet& set, const Peaks& peaks) {
+void bench_linear(const KernelSet& set, const Peaks& peaks, Report* report) {
   constexpr Shape kQkv{"qkv", 960, 576};
   constexpr Shape kOut{"o", 576, 576};
   constexpr Shape kGateUp{"gate_up", 3072, 576};
   constexpr Shape kDown{"down", 576, 1536};
   constexpr Shape kHead{"head", 49152, 576};
-  std::printf("linear, one row: ns a block, GB/s, share of the read peak\n");
-  for (const auto& [bits, shape, copies] : {std::tuple{4, kQkv, std::size_t{200}},
-                                            {4, kGateUp, std::size_t{60}},
-                                            {4, kDown, std::size_t{120}},
-                                            {8, kHead, std::size_t{3}}}) {
-    const double ns = time_linear(set, bits, shape, 1, copies);
-    const double bytes = bits == 4 ? 320.0 : 544.0;
-    std::printf("  %-8s %d bit            %7.2f  %6.1f  %3.0f %%\n",
-                shape.name,
-                bits,
-                ns,
-                bytes / ns,
-                100e9 * bytes / ns / peaks.read_bytes_per_s);
-  }
-  std::printf("linear, rows from cache: ns a block and row, Gdot/s, share of the dot peak\n");
-  for (const Shape& shape : {kQkv, kOut, kGateUp, kDown}) {
-    for (const std::int64_t rows : {1, 2, 3, 4, 5, 8, 16, 64, 512}) {
-      if (rows != 512 && std::strcmp(shape.name, "gate_up") != 0) {
-        continue;
+  const struct {
+    Numerics numerics;
+    const char* name;
+    double peak;
+  } classes[] = {
+      {Numerics::i12, "i12", peaks.pairs_per_s},
+      {Numerics::i8, "i8", peaks.bytes_per_s},
+      {Numerics::bf16, "bf16", peaks.bf16_per_s > 0 ? peaks.bf16_per_s : peaks.fmas_per_s}};
+  for (const auto& one : classes) {
+    std::printf("linear, class %s: one row from memory, then rows from cache\n", one.name);
+    for (const LinearCase& c : {LinearCase{kQkv, 4, one.numerics, 1, 200},
+                                LinearCase{kGateUp, 4, one.numerics, 1, 60},
+                                LinearCase{kDown, 4, one.numerics, 1, 120},
+                                LinearCase{kHead, 8, one.numerics, 1, 3}}) {
+      const LinearTiming t = time_linear(set, c);
+      report->add(std::string(one.name) + " " + c.shape.name + ", 1 row",
+                  t.timing,
+                  t.bytes / t.timing.seconds / 1e9,
+                  "GB/s",
+                  peaks.read_bytes_per_s / 1e9);
+    }
+    for (const Shape& shape : {kQkv, kOut, kGateUp, kDown}) {
+      for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 512}) {
+        if (rows != 512 && std::strcmp(shape.name, "gate_up") != 0) {
+          continue;
+        }
+        const LinearTiming t = time_linear(set, {shape, 4, one.numerics, rows, 1});
+        report->add(
+            std::string(one.name) + " " + shape.name + ", " + std::to_string(rows) + " rows",
+            t.timing,
+            t.macs / t.timing.seconds / 1e9,
+            "GMAC/s",
+            one.peak / 1e9);
       }
-      const double ns = time_linear(set, 4, shape, rows, 1);
-      std::printf("  %-8s 4 bit  %4lld rows %7.2f  %6.1f  %3.0f %%\n",
-                  shape.name,
-                  static_cast<long long>(rows),
-                  ns,
-                  512.0 / ns,
-                  100.0 * 512e9 / ns / std::max(1.0, peaks.dots_per_s));
     }
   }
-  const double ns8 = time_linear(set, 8, {"head", 4096, 576}, 64, 1);
-  std::printf("  head     8 bit    64 rows %7.2f  %6.1f\n", ns8, 512.0 / ns8);
 }
 
 // ---- attention and small operations
 // --------------------------------------------------------------
 
-double time_attend(const KernelSet& set, std::int64_t context, std::int64_t n_rows) {
+Timing time_attend(const KernelSet& set, std::int64_t context, std::int64_t n_rows) {
   const KvShape shape{1, 64, 32};
   const auto n_blocks = static_cast<std::size_t>((context + 31) / 32);
   const Memory pool(n_blocks * kv_block_bytes(shape));
@@ -292,92 +189,88 @@ double time_attend(const KernelSet& set, std::int64_t context, std::int64_t n_ro
   args.out = out.data();
   args.out_stride = 192;
   args.scratch = scratch.bytes;
-  return median_seconds([&] { set.attend(args); });
+  return time_calls([&] { set.attend(args); });
 }
 
-void bench_attend(const KernelSet& set, const Peaks& peaks) {
-  std::printf(
-      "attend, 3 query heads of 64 a KV head: us a row and KV head, GFMA/s, share of the FMA "
-      "peak\n");
+void bench_attend(const KernelSet& set, const Peaks& peaks, Report* report) {
+  std::printf("attend, 3 query heads of 64 a KV head\n");
   for (const auto& [context, rows] : {std::pair<std::int64_t, std::int64_t>{128, 1},
                                       {512, 1},
                                       {2048, 1},
                                       {512, 512},
                                       {2048, 512}}) {
-    const double t = time_attend(set, context, rows) / static_cast<double>(rows);
+    Timing t = time_attend(set, context, rows);
+    t.seconds /= static_cast<double>(rows);
     const double mean = rows == 1 ? static_cast<double>(context)
                                   : static_cast<double>(context) - static_cast<double>(rows) / 2.0;
     const double fmas = mean * 3.0 * 64.0 * (kQueryTerms + kProbabilityTerms);
-    std::printf("  context %5lld %4lld rows %8.2f  %6.1f  %3.0f %%\n",
-                static_cast<long long>(context),
-                static_cast<long long>(rows),
-                t * 1e6,
-                fmas / t / 1e9,
-                100.0 * fmas / t / std::max(1.0, peaks.fmas_per_s));
+    report->add("context " + std::to_string(context) + ", a row of " + std::to_string(rows),
+                t,
+                fmas / t.seconds / 1e9,
+                "GFMA/s",
+                peaks.fmas_per_s / 1e9);
   }
 }
 
-void bench_small(const KernelSet& set) {
+void bench_small(const KernelSet& set, Report* report) {
   constexpr std::int64_t kHidden = 576;
-  auto x = normals(1536, 11);
-  std::vector<float> y(1536);
+  constexpr int kTimes = 200;
+  const auto x = normals(1536, 11);
   const auto w = normals(1536, 13);
+  std::vector<float> y(1536);
   const Memory memory(quantized_rows_bytes(1, 1536, 32, 12));
   const QuantizedRows rows = place_quantized_rows(memory.bytes, 1, 1536, 32, 12);
-  const auto print = [](const char* name, double t) {
-    std::printf("  %-24s %8.3f us\n", name, t * 1e6);
-  };
-  const auto many = [](auto op) {
-    return median_seconds([&] {
-             for (int i = 0; i < 200; ++i) {
-               op();
-             }
-           }) /
-           200.0;
-  };
-  std::printf("small operations, a row\n");
-  print("rms_norm 576", many([&] { set.rms_norm(x.data(), w.data(), kHidden, 1e-5F, y.data()); }));
-  print("quantize 1536", many([&] { set.quantize_rows(x.data(), 1536, 0, 1, &rows); }));
-  print("act_mul 1536",
-        many([&] { set.act_mul(Activation::silu, x.data(), w.data(), 1536, y.data()); }));
-  print("exp 1536", many([&] { set.exp(x.data(), 1536, y.data()); }));
   const auto logits = normals(49152, 17);
   std::vector<LogitsState> states(12);
-  print("top 40 of 49152", many([&] {
-          for (std::size_t c = 0; c < 12; ++c) {
-            set.logits_chunk(logits.data(),
-                             static_cast<std::uint32_t>(c * kLogitsChunk),
-                             kLogitsChunk,
-                             40,
-                             &states[c]);
-          }
-        }));
+  const auto add = [&](const char* name, double n, auto op) {
+    Timing t = time_calls([&] {
+      for (int i = 0; i < kTimes; ++i) {
+        op();
+      }
+    });
+    t.seconds /= kTimes;
+    report->add(name, t, n / t.seconds / 1e9, "Gnum/s", 0.0);
+  };
+  std::printf("small operations, a row\n");
+  add("rms_norm", 576, [&] { set.rms_norm(x.data(), w.data(), kHidden, 1e-5F, y.data()); });
+  add("quantize", 1536, [&] { set.quantize_rows(x.data(), 1536, 0, 1, &rows); });
+  add("act_mul", 1536, [&] { set.act_mul(Activation::silu, x.data(), w.data(), 1536, y.data()); });
+  add("exp", 1536, [&] { set.exp(x.data(), 1536, y.data()); });
+  add("top 40 of 49152 logits", 49152, [&] {
+    for (std::size_t c = 0; c < states.size(); ++c) {
+      set.logits_chunk(logits.data(),
+                       static_cast<std::uint32_t>(c * kLogitsChunk),
+                       kLogitsChunk,
+                       40,
+                       &states[c]);
+    }
+  });
 }
 
 int run(int argc, char** argv) {
   const KernelSet* set = &select_kernels();
-  if (argc > 1) {
-    set = nullptr;
-    for (const Isa isa : kIsas) {
-      const KernelSet* one = kernel_set(isa);
-      set = one != nullptr && std::strcmp(one->name, argv[1]) == 0 ? one : set;
-    }
-    if (set == nullptr) {
-      std::fprintf(
-          stderr, "instruction set '%s': not one of portable, avx2, avx512 of this CPU\n", argv[1]);
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    const char* why = nullptr;
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
+    } else if ((set = find_kernels(argv[i], &why)) == nullptr) {
+      std::fprintf(stderr, "bench_kernels: instruction set '%s': %s\n", argv[i], why);
       return 2;
     }
   }
   set_thread_float_mode();
-  const Peaks peaks = measure_peaks();
-  std::printf("set %s; one core: read %.1f GB/s, dots %.0f G/s, FMA %.0f G/s\n",
-              set->name,
-              peaks.read_bytes_per_s / 1e9,
-              peaks.dots_per_s / 1e9,
-              peaks.fmas_per_s / 1e9);
-  bench_linear(*set, peaks);
-  bench_attend(*set, peaks);
-  bench_small(*set);
+  Report report;
+  std::printf("set %s; value, share of the machine's peak, and whether the core was alone\n",
+              set->name);
+  const Peaks peaks = measure_peaks(&report);
+  bench_linear(*set, peaks, &report);
+  bench_attend(*set, peaks, &report);
+  bench_small(*set, &report);
+  if (json != nullptr && !report.write(json, set->name)) {
+    std::fprintf(stderr, "bench_kernels: %s: could not be written\n", json);
+    return 1;
+  }
   return 0;
 }
 
