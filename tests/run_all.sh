@@ -2,7 +2,8 @@
 # shellcheck disable=SC2154  # root, venv and default_model are the launcher's
 # `./luna test`: every test of the project, then one summary. Sourced by the launcher, whose
 # functions build things. A phase that breaks does not keep the next from running.
-#   LUNA_TEST_PHASES   which, in which order (default: unit integration asan fuzz tsan)
+#   LUNA_TEST_PHASES   which, in which order (default: unit integration asan fuzz tsan; lint takes
+#                      too long to be among them: LUNA_TEST_PHASES=lint ./luna test)
 #   FUZZ_SECONDS       of each fuzz target (default 30)
 #   LUNA_LOAD_SECONDS  of the load test (default 180)
 
@@ -65,6 +66,16 @@ phase_fuzz() {
   configure_locked fuzz || return
   build_locked fuzz luna_fuzzers || return
   run_ctest fuzz fuzz -R '^fuzz_'
+}
+
+# clang-tidy, with every source of the program and of the plugins; all findings, not the first alone.
+phase_lint() {
+  configure_locked lint || return
+  lock
+  cmake --build "$root/build/lint" -- -k 0
+  local status=$?
+  unlock
+  return $status
 }
 
 # The real binary, over files, pipes and sockets.

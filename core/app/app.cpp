@@ -42,7 +42,8 @@ config::RawGroup group_of(const std::map<std::string, config::RawGroup>& groups,
 
 /// Members stand in the order in which they are built; they are destroyed in reverse.
 struct App::Impl {
-  config::Settings settings;
+  const config::Settings settings;
+  const Options options;
   RealClock clock;
   telemetry::HttpStats http_stats;
   telemetry::Health health;
@@ -58,17 +59,20 @@ struct App::Impl {
   WakeSignal pipeline_wake;
   std::unique_ptr<pipeline::StagedPipeline> pipeline;
 
-  Impl(config::Settings s, const Options& options)
-      : settings(std::move(s)), metrics(options.version, http_stats), services({&clock, 0, {}}) {}
+  Impl(config::Settings s, Options o)
+      : settings(std::move(s)),
+        options(std::move(o)),
+        metrics(options.version, http_stats),
+        services({&clock, 0, {}}) {}
 
-  Result<void> find_plugins(const Options& options);
+  Result<void> find_plugins();
   Result<void> open_devices();
   Result<void> load_models();
   Result<void> build_pipeline();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
 };
 
-Result<void> App::Impl::find_plugins(const Options& options) {
+Result<void> App::Impl::find_plugins() {
   plugin::Catalog::Options search;
   search.folders = plugin::search_folders(options.plugin_folders, settings.plugins.paths);
   search.services = &services;
@@ -153,7 +157,8 @@ Result<void> App::Impl::build_pipeline() {
   return {};
 }
 
-App::App(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+App::App(config::Settings settings, Options options)
+    : impl_(std::make_unique<Impl>(std::move(settings), std::move(options))) {}
 
 App::~App() {
   if (impl_->pipeline) impl_->pipeline->drain(std::chrono::nanoseconds(0));
@@ -162,12 +167,16 @@ App::~App() {
 }
 
 Result<std::unique_ptr<App>> App::create(config::Settings settings, const Options& options) {
-  std::unique_ptr<App> app(new App(std::make_unique<Impl>(std::move(settings), options)));
-  LUNA_TRY(app->impl_->find_plugins(options));
-  LUNA_TRY(app->impl_->open_devices());
-  LUNA_TRY(app->impl_->load_models());
-  LUNA_TRY(app->impl_->build_pipeline());
+  auto app = std::make_unique<App>(std::move(settings), options);
+  LUNA_TRY(app->load());
   return app;
+}
+
+Result<void> App::load() {
+  LUNA_TRY(impl_->find_plugins());
+  LUNA_TRY(impl_->open_devices());
+  LUNA_TRY(impl_->load_models());
+  return impl_->build_pipeline();
 }
 
 pipeline::Pipeline& App::pipeline() {
@@ -179,11 +188,12 @@ const telemetry::MetricsPage& App::metrics() const {
 telemetry::HttpStats& App::http_stats() {
   return impl_->http_stats;
 }
-telemetry::Health& App::health() {
+const telemetry::Health& App::health() const {
   return impl_->health;
 }
 
 bool App::is_alive() const {
+  if (impl_->pipeline->has_failed()) return false;
   const Nanoseconds now = impl_->clock.now();
   return std::all_of(impl_->models.begin(), impl_->models.end(), [&](const auto& model) {
     return telemetry::is_alive(model->stats(), now, kSilenceMax);

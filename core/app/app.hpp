@@ -24,17 +24,22 @@ class App {
     std::string version;
   };
 
-  /// Loads plugins and models and starts the engines; every named plugin starts, or nothing does.
+  /// Holds nothing yet but its state, which probes may ask for while load() works.
+  App(config::Settings settings, Options options);
+  /// An App that is loaded, for whom nobody asks meanwhile.
   static Result<std::unique_ptr<App>> create(config::Settings settings, const Options& options);
   ~App();
   App(const App&) = delete;
   App& operator=(const App&) = delete;
 
+  /// Loads plugins and models and starts the engines; every named plugin starts, or nothing does.
+  /// Once.
+  Result<void> load();
+
+  // ---- after load()
   [[nodiscard]] pipeline::Pipeline& pipeline();
   [[nodiscard]] const telemetry::MetricsPage& metrics() const;
-  [[nodiscard]] telemetry::HttpStats& http_stats();
-  [[nodiscard]] telemetry::Health& health();
-  /// False when an engine can serve no more: see telemetry::is_alive. [any]
+  /// False when an engine or the pipeline can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;
 
   /// Makes one real token with every model; then the state is ready. Gives up, without an error
@@ -43,10 +48,13 @@ class App {
   /// Refuses new requests; running ones end within `timeout` or are cancelled.
   void drain(std::chrono::milliseconds timeout);
 
+  // ---- always
+  [[nodiscard]] telemetry::HttpStats& http_stats();
+  [[nodiscard]] const telemetry::Health& health() const;
+
   struct Impl;
 
  private:
-  explicit App(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -75,20 +75,6 @@ Result<std::string> read_prompt(const GenerateOptions& options, const CommandStr
   return prompt;
 }
 
-const char* finish_word(pipeline::FinishReason reason) {
-  switch (reason) {
-    case pipeline::FinishReason::stop:
-      return "stop";
-    case pipeline::FinishReason::length:
-      return "length";
-    case pipeline::FinishReason::cancelled:
-      return "cancelled";
-    case pipeline::FinishReason::failed:
-      return "failed";
-  }
-  return "failed";
-}
-
 Result<void> write_trace(const App& app, const std::filesystem::path& path) {
   std::ofstream file(path);
   file << app.metrics().render_steps(telemetry::StepTrace::kRecords);
@@ -124,7 +110,7 @@ Result<int> generate(const GenerateOptions& options, const CommandStreams& strea
                app->pipeline(), std::move(request), on_text, [] { return !StopSignal::is_set(); }));
   if (options.json) {
     const json::object object = {{"text", text},
-                                 {"finish_reason", finish_word(outcome.finish)},
+                                 {"finish_reason", pipeline::finish_reason_name(outcome.finish)},
                                  {"prompt_tokens", outcome.usage.n_prompt},
                                  {"completion_tokens", outcome.usage.n_generated}};
     streams.out << json::serialize(object);

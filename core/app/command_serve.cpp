@@ -8,6 +8,8 @@
 #include "core/config/settings_reader.hpp"
 #include "core/http/server.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -66,6 +68,22 @@ Result<config::Settings> read(const ServeOptions& options) {
   if (options.host) settings.server.host = *options.host;
   if (options.port) settings.server.port = *options.port;
   return settings;
+}
+
+// Beside connections: libraries, model files, the standard streams.
+constexpr rlim_t kOtherFiles = 64;
+
+/// A connection is an open file, and the limit of a shell is often 1,024.
+void make_room_for(std::uint32_t n_connections) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t wanted = n_connections + kOtherFiles;
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+    logger("app")->warn("fewer open files than the server's connections need limit={} wanted={}",
+                        limit.rlim_max,
+                        wanted);
 }
 
 bool app_is_alive(void* app) {
@@ -143,20 +161,17 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
   if (settings.server.api_keys_file) {
     LUNA_TRY(keys, http::KeyRing::open(*settings.server.api_keys_file));
   }
-  // The port first: a taken one is known before a model is loaded.
-  LUNA_TRY(auto server, http::Server::open(listen, !keys.empty()));
+  make_room_for(listen.n_connections_max);
   App::Options app_options;
   app_options.plugin_folders = options.plugin_folders;
   app_options.version = kVersion;
-  LUNA_TRY(auto app, App::create(std::move(settings), app_options));
-  server->start(http::Service{app->pipeline(),
-                              app->metrics(),
-                              app->http_stats(),
-                              app->health(),
-                              app_is_alive,
-                              app.get(),
-                              std::move(keys),
-                              listen});
+  auto app = std::make_unique<App>(std::move(settings), std::move(app_options));
+  // The port first: a taken one is known before a model is loaded, and probes are answered while
+  // the models are.
+  LUNA_TRY(auto server, http::Server::open(listen, std::move(keys)));
+  server->start(app->http_stats(), app->health());
+  LUNA_TRY(app->load());
+  server->serve({app->pipeline(), app->metrics(), app_is_alive, app.get()});
   const std::string url = url_of(listen.host, server->port());
   const Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
   const ExitGuard guard(kExitLimit);

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,10 +25,11 @@ class Mailbox : public pipeline::OutputSink {
     std::optional<pipeline::OutputEnd> end;
   };
 
-  void on_output(std::vector<pipeline::OutputEvent> events,
+  void on_output(std::span<pipeline::OutputEvent> events,
                  std::optional<pipeline::OutputEnd> end) override {
     const std::lock_guard lock(mutex_);
-    items_.push_back({std::move(events), std::move(end)});
+    items_.push_back(
+        {{std::move_iterator(events.begin()), std::move_iterator(events.end())}, std::move(end)});
     arrived_.notify_one();
   }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 namespace luna::bench {
@@ -25,7 +26,7 @@ class TimingSink final : public pipeline::OutputSink,
     ended_.expires_at(asio::steady_timer::time_point::max());
   }
 
-  void on_output(std::vector<pipeline::OutputEvent> events,
+  void on_output(std::span<pipeline::OutputEvent> events,
                  std::optional<pipeline::OutputEnd> end) override {
     const Nanoseconds now = clock_.now();
     const std::lock_guard lock(mutex_);

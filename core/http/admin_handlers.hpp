@@ -8,15 +8,16 @@
 
 namespace luna::http {
 
-/// /health/live: the process works, whatever its load.
-Reply live_reply(const Service& service);
+/// /health/live: the process works, whatever its load. `models`: none while they are loaded.
+Reply live_reply(const Service& service, const ModelService* models);
 /// /health and /health/ready: a request sent now would be answered.
-Reply ready_reply(const Service& service);
-Reply models_reply(const Service& service);
+Reply ready_reply(const Service& service, const ModelService* models);
+/// Of the models, once they are loaded.
+Reply models_reply(const ModelService& models);
 /// /v1/models/{id}
-Reply model_reply(const Service& service, std::string_view id);
-Reply metrics_reply(const Service& service);
+Reply model_reply(const ModelService& models, std::string_view id);
+Reply metrics_reply(const ModelService& models);
 /// The last steps of every model, a line of JSON each: where their time went.
-Reply steps_reply(const Service& service);
+Reply steps_reply(const ModelService& models);
 
 }  // namespace luna::http

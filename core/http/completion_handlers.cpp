@@ -3,13 +3,15 @@
 #include "core/http/openai_response.hpp"
 #include "core/http/openai_schema.hpp"
 #include "core/http/output_channel.hpp"
+#include "core/text/utf8.hpp"
 
-#include <boost/asio/this_coro.hpp>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -44,11 +46,18 @@ std::int64_t unix_seconds() {
 
 /// The answer to a request that failed. Who is to come again is told when.
 Reply failure(const Error& error, Exchange& exchange, const std::string& model) {
-  return error_reply(to_api_error(error, exchange.service().pipeline.queue_wait(model)));
+  return error_reply(to_api_error(error, exchange.models()->pipeline.queue_wait(model)));
 }
 
 /// One body on its way through the pipeline.
 struct Running {
+  Running() = default;
+  ~Running() {
+    if (channel) channel->close();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
   std::string model;
   std::shared_ptr<OutputChannel> channel;
   std::vector<std::unique_ptr<pipeline::RunningRequest>> requests;  // destroyed: cancelled
@@ -71,7 +80,7 @@ Result<void> start_all(ParsedBody& body,
                        Exchange& exchange,
                        const std::string& id,
                        Running& running) {
-  pipeline::Pipeline& pipeline = exchange.service().pipeline;
+  pipeline::Pipeline& pipeline = exchange.models()->pipeline;
   std::uint32_t first_choice = 0;
   for (pipeline::Request& request : body.requests) {
     request.id = id;
@@ -88,82 +97,143 @@ Result<void> start_all(ParsedBody& body,
   return {};
 }
 
-const std::string& echo_of(const Running& running, std::uint32_t choice) {
-  static const std::string kNone;
-  return running.echoes.empty() ? kNone : running.echoes[choice / running.n_choices_per_prompt];
+std::string_view echo_of(const Running& running, std::uint32_t choice) {
+  if (running.echoes.empty()) return {};
+  return running.echoes[choice / running.n_choices_per_prompt];
 }
 
-/// The chunks of one batch of events.
-std::vector<std::string> to_chunks(const std::vector<pipeline::OutputEvent>& events,
-                                   const OpenaiResponse& response) {
-  std::vector<std::string> chunks;
-  for (const pipeline::OutputEvent& event : events) {
-    if (!event.text.empty() || !event.tokens.empty())
-      chunks.push_back(response.text_chunk(event.choice, event.text, event.tokens));
-    if (event.finish) chunks.push_back(response.finish_chunk(event.choice, *event.finish));
+/// An answer as events. The channel's news become one piece of the connection's stream each time:
+/// one write, however many tokens came since the last.
+class EventStream {
+ public:
+  EventStream(const ParsedBody& body, const Running& running, OpenaiResponse& response)
+      : body_(body), running_(running), response_(response) {}
+
+  /// Adds what the channel's last take() brought.
+  void write_news(SseWriter& out);
+  /// Adds the last events, once the channel has ended.
+  void write_end(SseWriter& out);
+  /// The prompts alone, for who asked for no token.
+  void write_echoes(SseWriter& out, const pipeline::Usage& usage);
+
+ private:
+  void open_choices(SseWriter& out);
+  void close(SseWriter& out, const pipeline::Usage& usage);
+
+  const ParsedBody& body_;
+  const Running& running_;
+  OpenaiResponse& response_;
+  bool is_opened_ = false;
+};
+
+void EventStream::open_choices(SseWriter& out) {
+  for (std::uint32_t choice = 0; choice < running_.n_choices; ++choice) {
+    if (body_.endpoint == Endpoint::chat) {
+      response_.role_chunk(out.open_event(), choice);
+      out.close_event();
+    }
+    if (!echo_of(running_, choice).empty()) {
+      response_.echo_chunk(out.open_event(), choice, echo_of(running_, choice));
+      out.close_event();
+    }
   }
-  return chunks;
+}
+
+void EventStream::write_news(SseWriter& out) {
+  for (const pipeline::OutputEvent& event : running_.channel->events()) {
+    if (!OutputChannel::is_news(event)) continue;
+    // Choices open with the first output, so that the first chunk means the first token.
+    if (!std::exchange(is_opened_, true)) open_choices(out);
+    if (!event.text.empty() || !event.tokens.empty()) {
+      response_.text_chunk(out.open_event(), event.choice, event.text, event.tokens);
+      out.close_event();
+    }
+    if (!event.finish) continue;
+    response_.finish_chunk(out.open_event(), event.choice, *event.finish);
+    out.close_event();
+  }
+}
+
+void EventStream::write_end(SseWriter& out) {
+  const OutputChannel& channel = *running_.channel;
+  if (channel.error()) {
+    out.open_event() += error_body(to_api_error(*channel.error()));
+    return out.close_event();
+  }
+  close(out, channel.usage());
+}
+
+void EventStream::write_echoes(SseWriter& out, const pipeline::Usage& usage) {
+  open_choices(out);
+  for (std::uint32_t choice = 0; choice < running_.n_choices; ++choice) {
+    response_.finish_chunk(out.open_event(), choice, pipeline::FinishReason::length);
+    out.close_event();
+  }
+  close(out, usage);
+}
+
+void EventStream::close(SseWriter& out, const pipeline::Usage& usage) {
+  if (body_.include_usage) {
+    response_.usage_chunk(out.open_event(), usage);
+    out.close_event();
+  }
+  out.open_event() += "[DONE]";
+  out.close_event();
+}
+
+/// The stream's pieces until its end. False when the client is gone.
+asio::awaitable<bool> send_pieces(Exchange& exchange, EventStream& events, OutputChannel& channel) {
+  SseWriter& out = exchange.lane()->writer();
+  auto wakening = OutputChannel::Wakening::news;
+  bool has_news = true;  // taken before the head was written
+  for (;;) {
+    if (channel.is_client_gone()) co_return false;
+    out.begin();
+    if (has_news) events.write_news(out);
+    const bool is_last = channel.has_ended();
+    if (is_last) events.write_end(out);
+    if (out.empty() && wakening == OutputChannel::Wakening::silence) out.add_ping();
+    if (!out.empty()) {
+      const auto left = exchange.write_now(out.finish(exchange.framing(is_last)));
+      const bool is_sent = left && left->empty();
+      if (!is_sent) {
+        const bool is_open = co_await exchange.write_rest(left);
+        if (!is_open) co_return false;
+      }
+    }
+    if (is_last) co_return true;
+    wakening = co_await channel.wait();
+    has_news = channel.take();
+  }
 }
 
 asio::awaitable<void> stream_answer(Exchange& exchange,
                                     const ParsedBody& body,
                                     const Running& running,
-                                    const OpenaiResponse& response) {
+                                    OpenaiResponse& response) {
   OutputChannel& channel = *running.channel;
-  std::vector<std::string> opening;
-  for (std::uint32_t choice = 0; choice < running.n_choices; ++choice) {
-    if (body.endpoint == Endpoint::chat) opening.push_back(response.role_chunk(choice));
-    if (!echo_of(running, choice).empty())
-      opening.push_back(response.text_chunk(choice, echo_of(running, choice), {}));
-  }
   // Until the first output the status is still open: what fails before it is an HTTP error, not an
-  // event. A long prefill gets its head, and pings, after the first interval.
-  std::vector<pipeline::OutputEvent> pending = co_await channel.first_events(kPingInterval);
+  // event. A long prefill gets its head, and pings, after the first silence.
+  auto wakening = OutputChannel::Wakening::news;
+  while (!channel.take() && !channel.has_ended() && !channel.is_client_gone() &&
+         wakening == OutputChannel::Wakening::news)
+    wakening = co_await channel.wait();
   if (channel.is_client_gone()) {
     exchange.close_after();
     co_return;
   }
-  if (pending.empty() && channel.has_ended() && channel.error()) {
+  const bool has_news =
+      std::any_of(channel.events().begin(), channel.events().end(), OutputChannel::is_news);
+  if (!has_news && channel.error()) {
     Reply refusal = failure(*channel.error(), exchange, running.model);
     const bool sent = co_await exchange.send(std::move(refusal));
     if (!sent) exchange.close_after();
     co_return;
   }
   bool is_open = co_await exchange.begin_events();
-  while (is_open && !channel.is_client_gone()) {
-    auto events = std::exchange(pending, {});
-    for (pipeline::OutputEvent& event : channel.take_events())
-      events.push_back(std::move(event));
-    const bool ended = channel.has_ended();
-    // A choice opens with its first output, so that the first chunk means the first token.
-    std::vector<std::string> chunks;
-    if (!events.empty()) chunks = std::exchange(opening, {});
-    for (std::string& chunk : to_chunks(events, response))
-      chunks.push_back(std::move(chunk));
-    if (ended) {
-      if (channel.error()) {
-        chunks.push_back(error_body(to_api_error(*channel.error())));
-      } else {
-        if (body.include_usage) chunks.push_back(response.usage_chunk(channel.usage()));
-        chunks.emplace_back("[DONE]");
-      }
-    }
-    if (!chunks.empty()) {
-      is_open = co_await exchange.send_events(std::move(chunks));
-    }
-    if (ended || !is_open) break;
-    const auto before = std::chrono::steady_clock::now();
-    co_await channel.wait(kPingInterval);
-    const bool timed_out = std::chrono::steady_clock::now() - before >= kPingInterval;
-    if (timed_out && !channel.is_client_gone()) is_open = co_await exchange.send_ping();
-  }
-  if (!is_open || channel.is_client_gone()) {
-    exchange.close_after();
-    co_return;
-  }
-  if (channel.error()) exchange.close_after();
-  is_open = co_await exchange.end_events();
-  if (!is_open) exchange.close_after();
+  EventStream events(body, running, response);
+  if (is_open) is_open = co_await send_pieces(exchange, events, channel);
+  if (!is_open || channel.error()) exchange.close_after();
 }
 
 asio::awaitable<void> whole_answer(Exchange& exchange,
@@ -171,14 +241,16 @@ asio::awaitable<void> whole_answer(Exchange& exchange,
                                    const OpenaiResponse& response) {
   OutputChannel& channel = *running.channel;
   std::vector<ChoiceText> choices(running.n_choices);
-  for (std::uint32_t i = 0; i < running.n_choices; ++i)
+  for (std::uint32_t i = 0; i < running.n_choices; ++i) {
     choices[i].text = echo_of(running, i);
+    choices[i].n_echo_characters = text::count_characters(choices[i].text);
+  }
   for (;;) {
-    for (pipeline::OutputEvent& event : channel.take_events()) {
+    channel.take();
+    for (const pipeline::OutputEvent& event : channel.events()) {
       ChoiceText& choice = choices[event.choice];
       choice.text += event.text;
-      for (auto& token : event.tokens)
-        choice.tokens.push_back(std::move(token));
+      choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
       if (event.finish) choice.finish = *event.finish;
     }
     if (channel.is_client_gone()) {
@@ -186,7 +258,7 @@ asio::awaitable<void> whole_answer(Exchange& exchange,
       co_return;
     }
     if (channel.has_ended()) break;
-    co_await channel.wait(std::chrono::hours(1));
+    co_await channel.wait();
   }
   Reply reply;
   if (channel.error()) {
@@ -198,33 +270,50 @@ asio::awaitable<void> whole_answer(Exchange& exchange,
   if (!sent) exchange.close_after();
 }
 
+/// Counts the prompts of a body that asks for no token, and keeps their texts.
+Result<pipeline::Usage> read_prompts(const ParsedBody& body,
+                                     const pipeline::Pipeline& pipeline,
+                                     Running& running) {
+  pipeline::Usage usage;
+  for (const pipeline::Request& request : body.requests) {
+    LUNA_TRY(const auto ids, pipeline.tokenize(request));
+    usage.n_prompt += static_cast<std::uint32_t>(ids.size());
+    running.echoes.push_back(prompt_as_text(request, pipeline));
+    running.n_choices_per_prompt = request.n_choices;
+    running.n_choices += request.n_choices;
+  }
+  return usage;
+}
+
 /// Completions with max_tokens 0 and echo: the prompts come back, counted.
 asio::awaitable<void> echo_answer(Exchange& exchange,
                                   const ParsedBody& body,
-                                  const OpenaiResponse& response) {
-  const pipeline::Pipeline& pipeline = exchange.service().pipeline;
-  std::vector<ChoiceText> choices;
-  pipeline::Usage usage;
-  Reply reply;
-  for (const pipeline::Request& request : body.requests) {
-    auto ids = pipeline.tokenize(request);
-    if (!ids) {
-      reply = error_reply(to_api_error(ids.error()));
-      break;
-    }
-    usage.n_prompt += static_cast<std::uint32_t>(ids->size());
-    const std::string text = prompt_as_text(request, pipeline);
-    for (std::uint32_t i = 0; i < request.n_choices; ++i)
-      choices.push_back({text, {}, pipeline::FinishReason::length});
+                                  OpenaiResponse& response) {
+  Running running;
+  const Result<pipeline::Usage> usage = read_prompts(body, exchange.models()->pipeline, running);
+  bool is_open = false;
+  if (usage && body.streaming) {
+    is_open = co_await exchange.begin_events();
+    SseWriter& out = exchange.lane()->writer();
+    out.begin();
+    EventStream(body, running, response).write_echoes(out, *usage);
+    const auto left = exchange.write_now(out.finish(exchange.framing(true)));
+    if (is_open) is_open = co_await exchange.write_rest(left);
+  } else {
+    std::vector<ChoiceText> choices;
+    for (std::uint32_t choice = 0; choice < running.n_choices; ++choice)
+      choices.push_back(
+          {std::string(echo_of(running, choice)), {}, 0, pipeline::FinishReason::length});
+    Reply reply = usage ? Reply{} : failure(usage.error(), exchange, body.requests.front().model);
+    if (usage) reply.body = response.whole(choices, *usage);
+    is_open = co_await exchange.send(std::move(reply));
   }
-  if (reply.body.empty()) reply.body = response.whole(choices, usage);
-  const bool sent = co_await exchange.send(std::move(reply));
-  if (!sent) exchange.close_after();
+  if (!is_open) exchange.close_after();
 }
 
 OpenaiResponse make_response(const ParsedBody& body, Exchange& exchange, const std::string& id) {
   const pipeline::Request& first = body.requests.front();
-  const pipeline::Pipeline& pipeline = exchange.service().pipeline;
+  const pipeline::Pipeline& pipeline = exchange.models()->pipeline;
   OpenaiResponse::Options options;
   options.id = id;
   options.model = first.model;
@@ -242,7 +331,7 @@ OpenaiResponse make_response(const ParsedBody& body, Exchange& exchange, const s
 
 asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
   Service& service = exchange.service();
-  const std::string default_model = service.pipeline.model_names().front();
+  const std::string default_model = exchange.models()->pipeline.model_names().front();
   // One that is refused takes no place, however slowly its client reads the refusal.
   const Result<Places::Place> place = service.places->take(exchange.tenant());
   if (!place) {
@@ -251,7 +340,8 @@ asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
     if (!sent) exchange.close_after();
     co_return;
   }
-  auto parsed = parse_body(endpoint, exchange.request().body(), default_model);
+  const std::string json = exchange.take_body();
+  auto parsed = parse_body(endpoint, json, default_model);
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     Reply refusal = error_reply(*error);
     const bool sent = co_await exchange.send(std::move(refusal));
@@ -260,16 +350,15 @@ asio::awaitable<void> handle_completion(Exchange& exchange, Endpoint endpoint) {
   }
   ParsedBody& body = std::get<ParsedBody>(parsed);
   const std::string id = random_id(endpoint);
-  const OpenaiResponse response = make_response(body, exchange, id);
+  OpenaiResponse response = make_response(body, exchange, id);
   if (body.prompt_only) {
     co_await echo_answer(exchange, body, response);
     co_return;
   }
-  auto executor = co_await asio::this_coro::executor;
   Running running;
   running.model = body.requests.front().model;
-  running.channel =
-      std::make_shared<OutputChannel>(executor, static_cast<std::uint32_t>(body.requests.size()));
+  running.channel = std::make_shared<OutputChannel>(
+      exchange.lane(), static_cast<std::uint32_t>(body.requests.size()), kPingInterval);
   const Result<void> started = start_all(body, exchange, id, running);
   if (!started) {
     running.requests.clear();  // those that had started are of no use any more

@@ -1,5 +1,7 @@
 #include "core/http/download.hpp"
 
+#include "core/http/url.hpp"
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
@@ -15,6 +17,7 @@
 #include <boost/beast/ssl/ssl_stream.hpp>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -35,44 +38,9 @@ constexpr int kRedirectsMax = 5;
 constexpr std::chrono::seconds kSilenceMax{60};
 constexpr std::size_t kBufferBytes = std::size_t{256} * 1024;
 
-struct Url {
-  bool secure = false;
-  std::string host;
-  std::string port;
-  std::string target;
-};
-
-Result<Url> parse_url(std::string_view text) {
-  Url url;
-  const std::string quoted = "\"" + std::string(text.substr(0, 200)) + "\"";
-  if (text.starts_with("https://")) {
-    url.secure = true;
-    text.remove_prefix(8);
-  } else if (text.starts_with("http://")) {
-    text.remove_prefix(7);
-  } else {
-    return Error{Code::invalid_argument,
-                 "the URL " + quoted + " must begin with http:// or https://"};
-  }
-  const auto slash = text.find('/');
-  std::string_view authority = text.substr(0, slash);
-  url.target = slash == std::string_view::npos ? "/" : std::string(text.substr(slash));
-  const auto colon = authority.rfind(':');
-  url.port = url.secure ? "443" : "80";
-  if (colon != std::string_view::npos) {
-    url.port = std::string(authority.substr(colon + 1));
-    authority = authority.substr(0, colon);
-  }
-  url.host = std::string(authority);
-  const bool bad = url.host.empty() || authority.find('@') != std::string_view::npos ||
-                   url.target.find_first_of(" \r\n") != std::string::npos;
-  if (bad) return Error{Code::invalid_argument, "the URL " + quoted + " is not valid"};
-  return url;
-}
-
 /// What one request led to: done, or somewhere else.
 struct Hop {
-  std::optional<std::string> redirect;
+  std::optional<std::string> redirect;  // as the server wrote it
 };
 
 /// One connection, plain or TLS; every wait has a limit.
@@ -199,6 +167,62 @@ Result<void> copy_body(Connection& connection,
   return {};
 }
 
+std::string_view field(const Parser& parser, bhttp::field name) {
+  const auto value = parser.get()[name];
+  return {value.data(), value.size()};
+}
+
+/// `Content-Range: bytes FIRST-LAST/TOTAL`, or `bytes */TOTAL` with a 416 (RFC 9110, 14.4).
+struct ContentRange {
+  std::optional<std::uint64_t> first;
+  std::optional<std::uint64_t> total;  // none: the server does not know
+};
+
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  const auto take_number = [&text]() -> std::optional<std::uint64_t> {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc()) return std::nullopt;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    return value;
+  };
+  const auto take = [&text](std::string_view word) {
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    return true;
+  };
+  ContentRange range;
+  if (!take("bytes ")) return std::nullopt;
+  if (!take("*")) {
+    range.first = take_number();
+    if (!range.first || !take("-") || !take_number()) return std::nullopt;
+  }
+  if (!take("/")) return std::nullopt;
+  if (!take("*")) {
+    range.total = take_number();
+    if (!range.total) return std::nullopt;
+  }
+  return text.empty() ? std::optional(range) : std::nullopt;
+}
+
+/// Whether the answer continues the part where it ends. One that does not would make a file of two
+/// halves that are not of one.
+Result<void> check_continues(const Parser& parser,
+                             const std::filesystem::path& part,
+                             std::uint64_t n_have) {
+  const std::string_view text = field(parser, bhttp::field::content_range);
+  const auto range = parse_content_range(text);
+  const bool is_rest = parser.get().result_int() == 206;
+  // 416: there is nothing from there on, because the part is the whole.
+  const bool good = range && (is_rest ? range->first == n_have : range->total == n_have);
+  if (good) return {};
+  return Error{Code::io,
+               "asked for bytes from " + std::to_string(n_have) + " on, the server answered " +
+                   std::to_string(parser.get().result_int()) + " with Content-Range \"" +
+                   std::string(text.substr(0, 100)) + "\": remove " + part.string() +
+                   " to begin again"};
+}
+
 /// Fetches one URL into the part file, from where the part ends.
 Result<Hop> fetch(const Url& url,
                   const std::filesystem::path& part,
@@ -207,7 +231,7 @@ Result<Hop> fetch(const Url& url,
   Connection connection(url);
   LUNA_TRY(connection.open());
   bhttp::request<bhttp::empty_body> request(bhttp::verb::get, url.target, 11);
-  request.set(bhttp::field::host, url.host);
+  request.set(bhttp::field::host, url.host_field());
   request.set(bhttp::field::user_agent, "luna");
   request.keep_alive(false);
   if (n_have > 0) request.set(bhttp::field::range, "bytes=" + std::to_string(n_have) + "-");
@@ -216,16 +240,18 @@ Result<Hop> fetch(const Url& url,
   parser.body_limit(boost::none);
   LUNA_TRY(connection.read_header(parser));
   const unsigned status = parser.get().result_int();
-  if (status >= 300 && status < 400) {
-    const auto location = parser.get()[bhttp::field::location];
-    return Hop{std::string(location.data(), location.size())};
-  }
-  if (status == 416) return Hop{};  // nothing beyond what is there: the part is whole
-  if (status == 404) return Error{Code::not_found, url.host + url.target + ": not found (404)"};
-  if (status != 200 && status != 206)
-    return Error{Code::io,
-                 url.host + url.target + ": the server answered " + std::to_string(status)};
+  const bool is_redirect =
+      status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+  if (is_redirect) return Hop{std::string(field(parser, bhttp::field::location))};
+  const std::string where = url.host_field() + url.target;
+  if (status == 404) return Error{Code::not_found, where + ": not found (404)"};
+  if (status != 200 && (n_have == 0 || (status != 206 && status != 416)))
+    return Error{Code::io, where + ": the server answered " + std::to_string(status)};
   if (status == 200) n_have = 0;  // it cannot continue: from the start
+  if (n_have > 0)
+    if (const auto good = check_continues(parser, part, n_have); !good)
+      return good.error().in(where);
+  if (status == 416) return Hop{};
   std::ofstream file(part, std::ios::binary | (n_have > 0 ? std::ios::app : std::ios::trunc));
   if (!file) return Error{Code::io, part.string() + ": " + std::strerror(errno)};
   LUNA_TRY(copy_body(connection, parser, file, n_have, progress));
@@ -241,23 +267,20 @@ Result<void> download(const std::string& url,
                       const DownloadProgress& progress) {
   std::filesystem::path part = target;
   part += ".part";
-  std::string next = url;
+  LUNA_TRY(Url next, parse_url(url));
   for (int hop = 0; hop <= kRedirectsMax; ++hop) {
-    LUNA_TRY(const Url parsed, parse_url(next));
-    LUNA_TRY(Hop outcome, fetch(parsed, part, progress));
+    LUNA_TRY(const Hop outcome, fetch(next, part, progress));
     if (!outcome.redirect) {
       std::error_code error;
       std::filesystem::rename(part, target, error);
       if (error) return Error{Code::io, target.string() + ": " + error.message()};
       return {};
     }
-    std::string location = *outcome.redirect;
-    if (location.starts_with('/'))
-      location = std::string(parsed.secure ? "https://" : "http://") + parsed.host + ":" +
-                 parsed.port + location;
-    if (parsed.secure && !location.starts_with("https://"))
-      return Error{Code::io, url + ": redirects from https to " + location.substr(0, 200)};
-    next = std::move(location);
+    auto to = resolve_url(next, *outcome.redirect);
+    if (!to) return to.error().in(url + ": redirect");
+    if (next.secure && !to->secure)
+      return Error{Code::io, url + ": redirects from https to http: " + to->host_field()};
+    next = *std::move(to);
   }
   return Error{Code::io, url + ": more than " + std::to_string(kRedirectsMax) + " redirects"};
 }

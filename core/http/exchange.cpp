@@ -43,10 +43,15 @@ std::string_view header(const HttpRequest& request, std::string_view name) {
 }  // namespace
 
 Exchange::Exchange(std::shared_ptr<beast::tcp_stream> stream,
-                   const HttpRequest& request,
+                   HttpRequest& request,
                    Service& service,
-                   bool keep_alive)
-    : stream_(std::move(stream)), request_(request), service_(service), keep_alive_(keep_alive) {}
+                   std::shared_ptr<OutputLane> lane)
+    : stream_(std::move(stream)),
+      request_(request),
+      service_(service),
+      models_(service.models.load(std::memory_order_acquire)),
+      lane_(std::move(lane)),
+      keep_alive_(request.keep_alive()) {}
 
 template <typename Message>
 void Exchange::set_common_headers(Message& message) const {
@@ -103,37 +108,26 @@ asio::awaitable<bool> Exchange::begin_events() {
   co_return !error;
 }
 
-asio::awaitable<bool> Exchange::write_chunk(std::string bytes) {
+SseWriter::Framing Exchange::framing(bool is_last) const {
+  if (request_.version() < 11) return SseWriter::Framing::none;
+  return is_last ? SseWriter::Framing::last_chunk : SseWriter::Framing::chunk;
+}
+
+std::optional<std::string_view> Exchange::write_now(std::string_view bytes) {
+  auto& socket = stream_->socket();
+  beast::error_code error;
+  if (!socket.non_blocking()) socket.non_blocking(true, error);
+  while (!error && !bytes.empty())
+    bytes.remove_prefix(socket.write_some(asio::buffer(bytes), error));
+  if (error && error != asio::error::would_block) return std::nullopt;
+  return bytes;
+}
+
+asio::awaitable<bool> Exchange::write_rest(std::optional<std::string_view> left) {
+  if (!left) co_return false;
+  const std::string bytes(*left);
   stream_->expires_after(service_.options.write_timeout);
-  if (request_.version() < 11) {
-    auto [error, n] = co_await asio::async_write(*stream_, asio::buffer(bytes), kAwait);
-    co_return !error;
-  }
-  auto chunk = bhttp::make_chunk(asio::buffer(bytes));
-  auto [error, n] = co_await asio::async_write(*stream_, chunk, kAwait);
-  co_return !error;
-}
-
-asio::awaitable<bool> Exchange::send_events(std::vector<std::string> events) {
-  std::string bytes;
-  for (const std::string& event : events) {
-    bytes += "data: ";
-    bytes += event;
-    bytes += "\n\n";
-  }
-  co_return co_await write_chunk(std::move(bytes));
-}
-
-asio::awaitable<bool> Exchange::send_ping() {
-  std::string comment = ": ping\n\n";
-  co_return co_await write_chunk(std::move(comment));
-}
-
-asio::awaitable<bool> Exchange::end_events() {
-  if (request_.version() < 11) co_return true;
-  stream_->expires_after(service_.options.write_timeout);
-  auto last = bhttp::make_chunk_last();
-  auto [error, n] = co_await asio::async_write(*stream_, last, kAwait);
+  auto [error, n] = co_await asio::async_write(*stream_, asio::buffer(bytes), kAwait);
   co_return !error;
 }
 

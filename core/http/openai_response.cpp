@@ -1,5 +1,6 @@
 #include "core/http/openai_response.hpp"
 
+#include "core/text/json_text.hpp"
 #include "core/text/utf8.hpp"
 
 #include <boost/json/array.hpp>
@@ -7,6 +8,9 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include <array>
+#include <charconv>
+#include <optional>
 #include <utility>
 
 namespace luna::http {
@@ -19,16 +23,10 @@ using pipeline::OutputToken;
 // What OpenAI writes for a probability of zero.
 constexpr double kLogprobFloor = -9999.0;
 
-/// Code points of valid UTF-8.
-std::size_t count_characters(std::string_view text) {
-  std::size_t n = 0;
-  for (const char c : text)
-    n += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
-  return n;
-}
-
 std::string quoted(std::string_view text) {
-  return json::serialize(json::string(text));
+  std::string out;
+  text::append_json_string(out, text);
+  return out;
 }
 
 json::object usage_object(const pipeline::Usage& usage) {
@@ -59,7 +57,7 @@ json::object chat_token(pipeline::TokenId id, float logprob, const TokenBytes& t
   return object;
 }
 
-json::value chat_logprobs(const std::vector<OutputToken>& tokens, const TokenBytes& token_bytes) {
+json::value chat_logprobs(std::span<const OutputToken> tokens, const TokenBytes& token_bytes) {
   json::array content;
   for (const OutputToken& token : tokens) {
     json::object entry = chat_token(token.token_id, token.logprob, token_bytes);
@@ -75,20 +73,20 @@ json::value chat_logprobs(const std::vector<OutputToken>& tokens, const TokenByt
   return object;
 }
 
-json::value completion_logprobs(const std::vector<OutputToken>& tokens,
-                                const TokenBytes& token_bytes) {
+/// offset   characters of the choice's text before the first token; moved past the last
+json::value completion_logprobs(std::span<const OutputToken> tokens,
+                                const TokenBytes& token_bytes,
+                                std::size_t& offset) {
   json::array names, logprobs, tops, offsets;
-  std::size_t offset = 0;
   for (const OutputToken& token : tokens) {
-    const std::string name = replace_invalid_utf8(token_bytes(token.token_id));
     json::object top;
     for (const auto& alternative : token.top)
       top[replace_invalid_utf8(token_bytes(alternative.token_id))] = shown(alternative.logprob);
-    names.push_back(json::string(name));
+    names.push_back(json::string(replace_invalid_utf8(token_bytes(token.token_id))));
     logprobs.push_back(shown(token.logprob));
     tops.push_back(std::move(top));
     offsets.push_back(offset);
-    offset += count_characters(name);
+    offset += token.n_characters;
   }
   json::object object;
   object["tokens"] = std::move(names);
@@ -115,78 +113,90 @@ std::string replace_invalid_utf8(std::string_view bytes) {
 }
 
 std::string_view finish_name(pipeline::FinishReason reason) {
-  switch (reason) {
-    case pipeline::FinishReason::stop:
-      return "stop";
-    case pipeline::FinishReason::length:
-      return "length";
-    case pipeline::FinishReason::cancelled:
-    case pipeline::FinishReason::failed:
-      break;
-  }
-  // Clients know no other word for an answer that was cut.
-  return "length";
+  const bool is_stop = reason == pipeline::FinishReason::stop;
+  return pipeline::finish_reason_name(is_stop ? reason : pipeline::FinishReason::length);
 }
 
 OpenaiResponse::OpenaiResponse(Options options) : options_(std::move(options)) {
   const bool chat = options_.endpoint == Endpoint::chat;
-  chunk_head_ = R"({"id":)" + quoted(options_.id) + R"(,"object":")" +
+  event_head_ = R"({"id":)" + quoted(options_.id) + R"(,"object":")" +
                 (chat ? "chat.completion.chunk" : "text_completion") + R"(","created":)" +
                 std::to_string(options_.created_s) + R"(,"model":)" + quoted(options_.model) +
                 R"(,"system_fingerprint":"luna",)";
-  if (options_.include_usage) chunk_head_ += R"("usage":null,)";
+  choice_head_ =
+      event_head_ + (options_.include_usage ? R"("usage":null,)" : "") + R"("choices":[{"index":)";
 }
 
-std::string OpenaiResponse::chunk(std::uint32_t choice,
-                                  std::string_view payload,
-                                  std::string_view logprobs,
-                                  std::string_view finish) const {
-  std::string text = chunk_head_;
-  text += R"("choices":[{"index":)";
-  text += std::to_string(choice);
-  text += ',';
-  text += payload;
-  text += R"(,"logprobs":)";
-  text += logprobs;
-  text += R"(,"finish_reason":)";
-  text += finish;
-  text += "}]}";
-  return text;
+/// What differs between chunks of a choice. JSON but for `text`, which is quoted on its way.
+struct OpenaiResponse::Payload {
+  std::string_view before = {};
+  std::optional<std::string_view> text = {};
+  std::string_view after = {};
+  std::string_view logprobs = "null";
+  std::string_view finish = "null";
+};
+
+void OpenaiResponse::chunk(std::string& out, std::uint32_t choice, const Payload& payload) const {
+  std::array<char, 10> digits;
+  const auto number = std::to_chars(digits.data(), digits.data() + digits.size(), choice);
+  out += choice_head_;
+  out.append(digits.data(), number.ptr);
+  out += payload.before;
+  if (payload.text) text::append_json_string(out, *payload.text);
+  out += payload.after;
+  out += R"(,"logprobs":)";
+  out += payload.logprobs;
+  out += R"(,"finish_reason":)";
+  out += payload.finish;
+  out += "}]}";
 }
 
-std::string OpenaiResponse::role_chunk(std::uint32_t choice) const {
-  return chunk(choice, R"("delta":{"role":"assistant","content":""})", "null", "null");
+std::size_t& OpenaiResponse::text_offset(std::uint32_t choice) {
+  if (text_offsets_.size() <= choice) text_offsets_.resize(choice + 1);
+  return text_offsets_[choice];
 }
 
-std::string OpenaiResponse::text_chunk(std::uint32_t choice,
-                                       std::string_view text,
-                                       const std::vector<OutputToken>& tokens) const {
+void OpenaiResponse::role_chunk(std::string& out, std::uint32_t choice) const {
+  chunk(out, choice, {.before = R"(,"delta":{"role":"assistant","content":""})"});
+}
+
+void OpenaiResponse::echo_chunk(std::string& out, std::uint32_t choice, std::string_view prompt) {
+  text_offset(choice) += text::count_characters(prompt);
+  chunk(out, choice, {.before = R"(,"text":)", .text = prompt});
+}
+
+void OpenaiResponse::text_chunk(std::string& out,
+                                std::uint32_t choice,
+                                std::string_view text,
+                                std::span<const OutputToken> tokens) {
   const bool chat = options_.endpoint == Endpoint::chat;
-  std::string logprobs = "null";
-  if (options_.logprobs)
-    logprobs = json::serialize(chat ? chat_logprobs(tokens, options_.token_bytes)
-                                    : completion_logprobs(tokens, options_.token_bytes));
-  const std::string payload =
-      chat ? R"("delta":{"content":)" + quoted(text) + "}" : R"("text":)" + quoted(text);
-  return chunk(choice, payload, logprobs, "null");
+  Payload payload{.text = text};
+  payload.before = chat ? R"(,"delta":{"content":)" : R"(,"text":)";
+  payload.after = chat ? "}" : "";
+  std::string logprobs;
+  if (options_.logprobs) {
+    logprobs = json::serialize(
+        chat ? chat_logprobs(tokens, options_.token_bytes)
+             : completion_logprobs(tokens, options_.token_bytes, text_offset(choice)));
+    payload.logprobs = logprobs;
+  }
+  chunk(out, choice, payload);
 }
 
-std::string OpenaiResponse::finish_chunk(std::uint32_t choice,
-                                         pipeline::FinishReason reason) const {
-  const bool chat = options_.endpoint == Endpoint::chat;
-  return chunk(choice,
-               chat ? R"("delta":{})" : R"("text":"")",
-               "null",
-               '"' + std::string(finish_name(reason)) + '"');
+void OpenaiResponse::finish_chunk(std::string& out,
+                                  std::uint32_t choice,
+                                  pipeline::FinishReason reason) const {
+  const std::string name = '"' + std::string(finish_name(reason)) + '"';
+  Payload payload{.finish = name};
+  payload.before = options_.endpoint == Endpoint::chat ? R"(,"delta":{})" : R"(,"text":"")";
+  chunk(out, choice, payload);
 }
 
-std::string OpenaiResponse::usage_chunk(const pipeline::Usage& usage) const {
-  std::string text = chunk_head_;
-  // The head says "usage":null for the chunks before this one.
-  const std::string null_usage = R"("usage":null,)";
-  text.erase(text.size() - null_usage.size());
-  text += R"("choices":[],"usage":)" + json::serialize(usage_object(usage)) + "}";
-  return text;
+void OpenaiResponse::usage_chunk(std::string& out, const pipeline::Usage& usage) const {
+  out += event_head_;
+  out += R"("choices":[],"usage":)";
+  out += json::serialize(usage_object(usage));
+  out += '}';
 }
 
 std::string OpenaiResponse::whole(const std::vector<ChoiceText>& choices,
@@ -207,9 +217,10 @@ std::string OpenaiResponse::whole(const std::vector<ChoiceText>& choices,
       object["text"] = choice.text;
     }
     object["logprobs"] = nullptr;
+    std::size_t offset = choice.n_echo_characters;
     if (options_.logprobs)
       object["logprobs"] = chat ? chat_logprobs(choice.tokens, options_.token_bytes)
-                                : completion_logprobs(choice.tokens, options_.token_bytes);
+                                : completion_logprobs(choice.tokens, options_.token_bytes, offset);
     object["finish_reason"] = finish_name(choice.finish);
     list.push_back(std::move(object));
   }

@@ -4,8 +4,10 @@
 #include "core/pipeline/pipeline.hpp"
 #include "core/pipeline/request.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,7 @@ namespace luna::http {
 struct ChoiceText {
   std::string text;
   std::vector<pipeline::OutputToken> tokens;
+  std::size_t n_echo_characters = 0;  ///< of the text: the prompt, before what the tokens made
   pipeline::FinishReason finish = pipeline::FinishReason::stop;
 };
 
@@ -38,27 +41,33 @@ class OpenaiResponse {
   [[nodiscard]] std::string whole(const std::vector<ChoiceText>& choices,
                                   const pipeline::Usage& usage) const;
 
-  // ---- chunks: JSON texts, one an event
+  // ---- chunks: each adds one JSON text, of one event, to `out`
   /// Chat only: opens a choice.
-  [[nodiscard]] std::string role_chunk(std::uint32_t choice) const;
-  [[nodiscard]] std::string text_chunk(std::uint32_t choice,
-                                       std::string_view text,
-                                       const std::vector<pipeline::OutputToken>& tokens) const;
-  [[nodiscard]] std::string finish_chunk(std::uint32_t choice, pipeline::FinishReason reason) const;
-  [[nodiscard]] std::string usage_chunk(const pipeline::Usage& usage) const;
+  void role_chunk(std::string& out, std::uint32_t choice) const;
+  /// Completions only: the prompt, before the choice's first text.
+  void echo_chunk(std::string& out, std::uint32_t choice, std::string_view prompt);
+  void text_chunk(std::string& out,
+                  std::uint32_t choice,
+                  std::string_view text,
+                  std::span<const pipeline::OutputToken> tokens);
+  void finish_chunk(std::string& out, std::uint32_t choice, pipeline::FinishReason reason) const;
+  void usage_chunk(std::string& out, const pipeline::Usage& usage) const;
 
  private:
-  [[nodiscard]] std::string chunk(std::uint32_t choice,
-                                  std::string_view payload,
-                                  std::string_view logprobs,
-                                  std::string_view finish) const;
+  struct Payload;
+  void chunk(std::string& out, std::uint32_t choice, const Payload& payload) const;
+  std::size_t& text_offset(std::uint32_t choice);
+
   Options options_;
-  std::string chunk_head_;  // up to the choices; equal in every chunk
+  std::string event_head_;                 // up to the choices; equal in every chunk
+  std::string choice_head_;                // up to a choice's index
+  std::vector<std::size_t> text_offsets_;  // characters told before the next token, by choice
 };
 
 /// The text with each maximal invalid part replaced by U+FFFD: JSON carries valid UTF-8 alone.
 std::string replace_invalid_utf8(std::string_view bytes);
 
+/// In OpenAI's words, which has two: an answer that was cut for another reason is "length" too.
 std::string_view finish_name(pipeline::FinishReason reason);
 
 }  // namespace luna::http

@@ -99,6 +99,8 @@ std::optional<Reply> refuse(Exchange& exchange, const Route* route) {
     exchange.set_tenant(*tenant);
   }
   if (route == nullptr) return error_reply(not_found(method_name, path_of(request)));
+  if (exchange.models() == nullptr && !route->open)
+    return error_reply(to_api_error(Error{Code::unavailable, "the models are being loaded"}));
   if (is_allowed(*route, request.method())) return std::nullopt;
   ApiError error = invalid_request(
       "",
@@ -110,20 +112,21 @@ std::optional<Reply> refuse(Exchange& exchange, const Route* route) {
   return reply;
 }
 
-Reply simple_reply(Handler handler, const Service& service, std::string_view path) {
+/// refuse() has seen to it that there are models where the handler needs them.
+Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
   switch (handler) {
     case Handler::models:
-      return models_reply(service);
+      return models_reply(*exchange.models());
     case Handler::model:
-      return model_reply(service, path.substr(kModelRoute.path.size()));
+      return model_reply(*exchange.models(), path.substr(kModelRoute.path.size()));
     case Handler::live:
-      return live_reply(service);
+      return live_reply(exchange.service(), exchange.models());
     case Handler::ready:
-      return ready_reply(service);
+      return ready_reply(exchange.service(), exchange.models());
     case Handler::metrics:
-      return metrics_reply(service);
+      return metrics_reply(*exchange.models());
     case Handler::steps:
-      return steps_reply(service);
+      return steps_reply(*exchange.models());
     case Handler::chat:
     case Handler::completion:
       break;
@@ -143,7 +146,7 @@ asio::awaitable<void> route(Exchange& exchange) {
     co_await handle_completion(exchange, endpoint);
     co_return;
   }
-  if (!reply) reply = simple_reply(found->handler, exchange.service(), path);
+  if (!reply) reply = simple_reply(found->handler, exchange, path);
   Reply answer = std::move(*reply);
   const bool sent = co_await exchange.send(std::move(answer));
   if (!sent) exchange.close_after();

@@ -52,20 +52,28 @@ void turn_away(Socket& socket) {
 
 /// One I/O thread: its own context; a connection stays on it.
 struct IoThread {
+  using Sessions = std::list<std::weak_ptr<Session>>;
+
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
-  std::list<std::weak_ptr<Session>> sessions;  // of this thread; touched on it alone
+  const std::shared_ptr<OutputLane> lane = std::make_shared<OutputLane>(context.get_executor());
+  Sessions sessions;  // of this thread; touched on it alone
   std::thread thread;
 };
 
 struct Server::Impl {
   asio::awaitable<void> accept_loop();
   void adopt(IoThread& io, tcp::socket socket);
-  static asio::awaitable<void> serve(std::shared_ptr<Session> session, Impl& impl);
+  asio::awaitable<void> serve(std::shared_ptr<Session> session,
+                              IoThread& io,
+                              IoThread::Sessions::iterator place);
   void for_each_session(void (Session::*action)());
   void session_ended();
 
-  std::optional<Service> service;  // from start() on
+  ServerOptions options;
+  KeyRing keys;                        // until start()
+  std::unique_ptr<Service> service;    // from start() on
+  std::optional<ModelService> models;  // from serve() on
   std::vector<std::unique_ptr<IoThread>> threads;
   std::unique_ptr<tcp::acceptor> acceptor;
   std::size_t next_thread = 0;
@@ -81,7 +89,9 @@ void Server::Impl::session_ended() {
   all_ended.notify_all();
 }
 
-asio::awaitable<void> Server::Impl::serve(std::shared_ptr<Session> session, Impl& impl) {
+asio::awaitable<void> Server::Impl::serve(std::shared_ptr<Session> session,
+                                          IoThread& io,
+                                          IoThread::Sessions::iterator place) {
   // The fence of this coroutine: what a library throws ends one connection, not the server.
   try {
     co_await session->run();
@@ -89,15 +99,15 @@ asio::awaitable<void> Server::Impl::serve(std::shared_ptr<Session> session, Impl
     logger("http")->error("connection ended by an exception what={}", e.what());
   }
   session.reset();
-  impl.session_ended();
+  io.sessions.erase(place);
+  session_ended();
 }
 
 void Server::Impl::adopt(IoThread& io, tcp::socket socket) {
-  io.sessions.remove_if([](const std::weak_ptr<Session>& s) { return s.expired(); });
-  auto session = std::make_shared<Session>(std::move(socket), *service);
-  io.sessions.push_back(session);
+  auto session = std::make_shared<Session>(std::move(socket), *service, io.lane);
+  const auto place = io.sessions.insert(io.sessions.end(), session);
   if (draining.load()) session->drain();  // accepted a moment before the drain began
-  asio::co_spawn(io.context, serve(std::move(session), *this), [](std::exception_ptr) {});
+  asio::co_spawn(io.context, serve(std::move(session), io, place), [](std::exception_ptr) {});
 }
 
 asio::awaitable<void> Server::Impl::accept_loop() {
@@ -112,7 +122,7 @@ asio::awaitable<void> Server::Impl::accept_loop() {
       co_await pause.async_wait(kAwait);
       continue;
     }
-    if (n_sessions.load() >= service->options.n_connections_max) {
+    if (n_sessions.load() >= options.n_connections_max) {
       turn_away(socket);
       continue;
     }
@@ -141,7 +151,7 @@ Server::~Server() {
     if (io->thread.joinable()) io->thread.join();
 }
 
-Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, bool has_keys) {
+Result<std::unique_ptr<Server>> Server::open(ServerOptions options, KeyRing keys) {
   const std::string where = "server.host = \"" + options.host + "\": ";
   boost::system::error_code error;
   const auto address =
@@ -149,7 +159,7 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, bool 
   if (error)
     return Error{Code::invalid_argument,
                  where + "must be an IP address, for example 127.0.0.1 or 0.0.0.0"};
-  if (!address.is_loopback() && !has_keys)
+  if (!address.is_loopback() && keys.empty())
     return Error{
         Code::invalid_argument,
         where + "without API keys only a loopback address is served; set server.api_keys_file"};
@@ -167,17 +177,26 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, bool 
     return Error{Code::io,
                  "cannot listen on " + options.host + ":" + std::to_string(options.port) + ": " +
                      error.message()};
+  impl->options = std::move(options);
+  impl->keys = std::move(keys);
   const std::uint16_t port = acceptor.local_endpoint().port();
   return std::unique_ptr<Server>(new Server(std::move(impl), port));
 }
 
-void Server::start(Service service) {
-  service.places = std::make_unique<Places>(
-      service.stats.n_requests, service.options.n_requests_max, service.keys.n_tenants());
-  impl_->service.emplace(std::move(service));
+void Server::start(telemetry::HttpStats& stats, const telemetry::Health& health) {
+  const ServerOptions& options = impl_->options;
+  auto places =
+      std::make_unique<Places>(stats.n_requests, options.n_requests_max, impl_->keys.n_tenants());
+  impl_->service.reset(
+      new Service{stats, health, std::move(impl_->keys), options, std::move(places)});
   asio::co_spawn(impl_->threads.front()->context, impl_->accept_loop(), [](std::exception_ptr) {});
   for (auto& io : impl_->threads)
     io->thread = std::thread([&context = io->context] { context.run(); });
+}
+
+void Server::serve(const ModelService& models) {
+  impl_->models.emplace(models);
+  impl_->service->models.store(&*impl_->models, std::memory_order_release);
 }
 
 void Server::drain(std::chrono::milliseconds timeout) {

@@ -1,4 +1,4 @@
-// What the handlers need, gathered once. Everything outlives the server.
+// What sessions need, gathered once. Everything outlives the server.
 #pragma once
 
 #include "core/http/key_ring.hpp"
@@ -8,22 +8,29 @@
 #include "core/telemetry/health.hpp"
 #include "core/telemetry/metrics.hpp"
 
+#include <atomic>
 #include <memory>
-#include <string>
 
 namespace luna::http {
 
-struct Service {
+/// What is served once the models are loaded.
+struct ModelService {
   pipeline::Pipeline& pipeline;
   const telemetry::MetricsPage& metrics;
-  telemetry::HttpStats& stats;
-  const telemetry::Health& health;
   /// False when an engine can serve no more; then the server is neither live nor ready.
   bool (*is_alive)(void* context) = nullptr;
   void* is_alive_context = nullptr;
+};
+
+/// Made by Server::start(), read by sessions. [io]
+struct Service {
+  telemetry::HttpStats& stats;
+  const telemetry::Health& health;
   KeyRing keys;
   ServerOptions options;
-  std::unique_ptr<Places> places = nullptr;  ///< made by the server, from options and keys
+  std::unique_ptr<Places> places;  ///< for completions
+  /// None while the models are loaded: probes are answered, the rest is told to come again.
+  std::atomic<const ModelService*> models{nullptr};
 };
 
 }  // namespace luna::http

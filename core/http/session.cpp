@@ -66,8 +66,10 @@ bool is_quiet_end(beast::error_code error) {
 
 }  // namespace
 
-Session::Session(asio::ip::tcp::socket socket, Service& service)
-    : stream_(std::make_shared<beast::tcp_stream>(std::move(socket))), service_(service) {
+Session::Session(asio::ip::tcp::socket socket, Service& service, std::shared_ptr<OutputLane> lane)
+    : stream_(std::make_shared<beast::tcp_stream>(std::move(socket))),
+      service_(service),
+      lane_(std::move(lane)) {
   service_.stats.n_connections.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -127,7 +129,8 @@ asio::awaitable<bool> Session::read_request(Parser& parser) {
 asio::awaitable<void> Session::refuse(beast::error_code error) {
   HttpRequest unknown;
   unknown.version(11);
-  Exchange exchange(stream_, unknown, service_, false);
+  Exchange exchange(stream_, unknown, service_, lane_);
+  exchange.close_after();
   Reply reply = error_reply(read_error(error));
   const bool sent = co_await exchange.send(std::move(reply));
   if (sent) co_await linger();
@@ -156,8 +159,10 @@ asio::awaitable<void> Session::run() {
     Parser parser;
     const bool whole = co_await read_request(parser);
     if (!whole) break;
-    const HttpRequest& request = parser.get();
-    Exchange exchange(stream_, request, service_, request.keep_alive() && !draining_);
+    // Room for the next request is taken when it comes: an answer may stream for long.
+    if (buffer_.size() == 0) buffer_.shrink_to_fit();
+    Exchange exchange(stream_, parser.get(), service_, lane_);
+    if (draining_) exchange.close_after();
     co_await route(exchange);
     if (!exchange.keep_alive()) break;
   }

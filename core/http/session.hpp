@@ -1,6 +1,7 @@
 // One connection: read a request within its limits, answer it, read the next.
 #pragma once
 
+#include "core/http/output_lane.hpp"
 #include "core/http/service.hpp"
 
 #include <boost/asio/awaitable.hpp>
@@ -11,7 +12,6 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
-#include <atomic>
 #include <memory>
 
 namespace luna::http {
@@ -19,7 +19,8 @@ namespace luna::http {
 /// Owned by its own coroutine; the server holds a weak reference, to close idle connections.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(boost::asio::ip::tcp::socket socket, Service& service);
+  /// lane   of the I/O thread that the connection is on
+  Session(boost::asio::ip::tcp::socket socket, Service& service, std::shared_ptr<OutputLane> lane);
   ~Session();
 
   /// Serves until the client leaves, a limit is passed, or the server drains. [io]
@@ -40,6 +41,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::shared_ptr<boost::beast::tcp_stream> stream_;
   Service& service_;
+  const std::shared_ptr<OutputLane> lane_;
   boost::beast::flat_buffer buffer_;
   bool draining_ = false;
   bool is_idle_ = false;

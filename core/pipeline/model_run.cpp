@@ -8,17 +8,8 @@ namespace luna::pipeline {
 namespace {
 
 std::string end_text(const StreamEnd& end) {
-  switch (end.reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::cancelled:
-      return "cancelled";
-    case FinishReason::failed:
-      break;
-  }
-  return "failed: " + std::string(end.error);
+  const std::string name(finish_reason_name(end.reason));
+  return end.reason == FinishReason::failed ? name + ": " + std::string(end.error) : name;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "core/pipeline/output_text.hpp"
 
+#include "core/text/utf8.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -43,7 +45,12 @@ void OutputText::take_tokens(OutputEvent& event) {
   while (n_tokens_ < view.tokens.size() && view.tokens[n_tokens_].text_end <= n_equal_) {
     const TokenRecord& record = view.tokens[n_tokens_];
     const auto top = view.top.subspan(n_tokens_ * stride, record.n_top);
-    event.tokens.push_back({record.token_id, record.logprob, {top.begin(), top.end()}});
+    const std::size_t begin = n_tokens_ == 0 ? 0 : view.tokens[n_tokens_ - 1].text_end;
+    const std::string_view text = view.text.substr(begin, record.text_end - begin);
+    event.tokens.push_back({record.token_id,
+                            record.logprob,
+                            {top.begin(), top.end()},
+                            static_cast<std::uint32_t>(text::count_characters(text))});
     ++n_tokens_;
   }
 }

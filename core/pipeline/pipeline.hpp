@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct OutputToken {
   TokenId token_id = 0;
   float logprob = 0.0F;
   std::vector<TokenLogprob> top;
+  std::uint32_t n_characters = 0;  ///< of the text that came with it; 0 inside a character
 };
 
 /// Something a client can be told about one choice. Text is whole UTF-8 characters.
@@ -36,11 +38,12 @@ struct OutputEnd {
 };
 
 /// Whoever reads a request's output. Called on the pipeline thread; must not block: the server's
-/// sink posts to its connection's I/O thread, once for all events of a step.
+/// sink keeps what came and tells its I/O thread once, however many requests have news.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
-  virtual void on_output(std::vector<OutputEvent> events, std::optional<OutputEnd> end) = 0;
+  /// events   the reader's to empty; their places are used again
+  virtual void on_output(std::span<OutputEvent> events, std::optional<OutputEnd> end) = 0;
 };
 
 /// A running request. Destroying it cancels what still runs. [any]

@@ -6,37 +6,24 @@
 #include <luna/abi/role.h>
 
 #include <algorithm>
+#include <exception>
 #include <string_view>
 
 namespace luna::pipeline {
 namespace {
 
-std::optional<FinishReason> parse_reason(std::string_view text) {
-  if (text == "stop") return FinishReason::stop;
-  if (text == "length") return FinishReason::length;
-  if (text == "cancelled") return FinishReason::cancelled;
-  return std::nullopt;
-}
-
-std::string_view reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::cancelled:
-      return "cancelled";
-    case FinishReason::failed:
-      break;
-  }
-  return "failed";
+/// How a stage may say that a choice ended: failures come as items of their own.
+std::optional<FinishReason> parse_end(std::string_view text) {
+  const auto reason = parse_finish_reason(text);
+  return reason == FinishReason::failed ? std::nullopt : reason;
 }
 
 void log_end(const RequestState& request, const Usage& usage) {
   const ChoiceState& first = request.choices.front();
   const std::string_view how =
-      request.error ? code_name(request.error->code())
-                    : reason_name(first.output.finish_reason().value_or(FinishReason::cancelled));
+      request.error
+          ? code_name(request.error->code())
+          : finish_reason_name(first.output.finish_reason().value_or(FinishReason::cancelled));
   logger("pipeline")
       ->info("request ended id={} model={} end={} n_prompt={} n_cached={} n_generated={} intent={}",
              request.request.id,
@@ -70,6 +57,25 @@ std::size_t PipelineLoop::turn() {
 void PipelineLoop::end_all(const Error& error) {
   for (const auto& request : live_)
     fail(*request, error);
+}
+
+std::size_t PipelineLoop::abandon(const Error& error) {
+  for (const auto& request : live_) {
+    for (ModelRun& run : request->runs)
+      run.cancel();
+    if (!request->is_end_told) tell_end(*request->sink, {usage_of(*request), error});
+  }
+  const std::size_t n_gone = live_.size();
+  live_.clear();
+  return n_gone;
+}
+
+void PipelineLoop::tell_end(OutputSink& sink, const OutputEnd& end) {
+  try {
+    sink.on_output({}, end);
+  } catch (const std::exception& error) {
+    logger("pipeline")->error("a client was not told of its end reason=\"{}\"", error.what());
+  }
 }
 
 void PipelineLoop::read_clients() {
@@ -180,7 +186,7 @@ void PipelineLoop::take_end(std::size_t stage,
                             RequestState& request,
                             ChoiceState& choice,
                             const StageItem& item) {
-  const auto reason = parse_reason(item.text);
+  const auto reason = parse_end(item.text);
   if (!reason) {
     return fail(request,
                 {Code::internal,
@@ -236,9 +242,9 @@ Usage PipelineLoop::usage_of(const RequestState& request) {
 }
 
 void PipelineLoop::tell_client(RequestState& request, bool is_over) {
-  std::vector<OutputEvent> events;
+  events_.clear();
   for (ChoiceState& choice : request.choices)
-    if (auto event = choice.output.take(choice.idx)) events.push_back(*std::move(event));
+    if (auto event = choice.output.take(choice.idx)) events_.push_back(*std::move(event));
   std::optional<OutputEnd> end;
   if (is_over) {
     end = OutputEnd{usage_of(request), request.error};
@@ -246,11 +252,12 @@ void PipelineLoop::tell_client(RequestState& request, bool is_over) {
     for (auto idx = static_cast<std::uint32_t>(request.choices.size());
          !request.error && idx < request.request.n_choices;
          ++idx) {
-      events.push_back({idx, {}, {}, FinishReason::stop});
+      events_.push_back({idx, {}, {}, FinishReason::stop});
     }
     log_end(request, end->usage);
   }
-  if (!events.empty() || end) request.sink->on_output(std::move(events), std::move(end));
+  request.is_end_told = is_over;
+  if (!events_.empty() || end) request.sink->on_output(events_, std::move(end));
 }
 
 std::size_t PipelineLoop::retire() {

@@ -32,6 +32,11 @@ class PipelineLoop {
   void accept(std::unique_ptr<RequestState> request);
   /// One turn. Returns how many requests ended.
   std::size_t turn();
+  /// Tells every client that has not heard its end that this is it, and lets all requests go: the
+  /// last call, after a turn that threw. Returns how many there were.
+  std::size_t abandon(const Error& error);
+  /// The last word to one client; a sink that throws has heard enough.
+  static void tell_end(OutputSink& sink, const OutputEnd& end);
   /// Ends what still runs, at the next turn.
   void end_all(const Error& error);
   [[nodiscard]] std::size_t n_live() const { return live_.size(); }
@@ -84,6 +89,7 @@ class PipelineLoop {
   std::vector<LoopStage> stages_;
   PipelineStats& stats_;
   std::vector<std::unique_ptr<RequestState>> live_;  // in the order they came
+  std::vector<OutputEvent> events_;                  // of the client being told; used again
   std::unordered_map<std::uint64_t, Place> place_by_item_;
   std::uint64_t next_item_id_ = 1;
 };

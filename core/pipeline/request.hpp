@@ -3,10 +3,13 @@
 
 #include <boost/json/value.hpp>
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,6 +77,21 @@ struct Request {
 };
 
 enum class FinishReason { stop, length, cancelled, failed };
+
+/// The words for it, in items of stages, in the log and in what commands print.
+inline constexpr std::array<std::string_view, 4> kFinishReasonNames = {
+    "stop", "length", "cancelled", "failed"};
+
+constexpr std::string_view finish_reason_name(FinishReason reason) {
+  return kFinishReasonNames[static_cast<std::size_t>(reason)];
+}
+
+/// The reason that a word means, if it is one of the names.
+constexpr std::optional<FinishReason> parse_finish_reason(std::string_view name) {
+  for (std::size_t i = 0; i < kFinishReasonNames.size(); ++i)
+    if (kFinishReasonNames[i] == name) return static_cast<FinishReason>(i);
+  return std::nullopt;
+}
 
 /// One alternative of a token's position.
 struct TokenLogprob {

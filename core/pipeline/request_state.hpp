@@ -51,6 +51,7 @@ struct RequestState {
   std::vector<ModelRun> runs;
   std::optional<Error> run_failure;  ///< of the last run that failed
   std::optional<Error> error;        ///< ends the request
+  bool is_end_told = false;          ///< the client has heard its last
 };
 
 }  // namespace luna::pipeline

@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -71,6 +72,8 @@ struct StagedPipeline::Impl {
   void leave();
   void advance();
   void run();
+  void turn_until_drained();
+  void give_up(const Error& error);
 
   const std::vector<PipelineModel> models;
   const std::uint32_t n_requests_max;
@@ -83,6 +86,7 @@ struct StagedPipeline::Impl {
   BoundedQueue<std::unique_ptr<RequestState>> inbox;
   std::atomic<std::uint32_t> n_live{0};  // accepted and not ended
   std::atomic<bool> is_draining{false};
+  std::atomic<bool> has_failed{false};
   std::atomic<Nanoseconds::rep> drain_end_ns{0};  // written before is_draining
   std::thread thread;
 };
@@ -177,6 +181,35 @@ void StagedPipeline::Impl::advance() {
 }
 
 void StagedPipeline::Impl::run() {
+  // The fence of the pipeline thread: what a library throws ends the requests, not the process.
+  std::string what;
+  try {
+    return turn_until_drained();
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+    what = "an unknown exception";
+  }
+  logger("pipeline")->critical("the pipeline's thread ends reason=\"{}\"", what);
+  has_failed.store(true, std::memory_order_release);
+  give_up({Code::internal, "the server failed"});
+}
+
+/// No request comes in any more; those that are here, and those on their way, hear why.
+void StagedPipeline::Impl::give_up(const Error& error) {
+  is_draining.store(true, std::memory_order_seq_cst);
+  n_live.fetch_sub(static_cast<std::uint32_t>(loop->abandon(error)), std::memory_order_seq_cst);
+  for (;;) {
+    while (auto request = inbox.try_pop()) {
+      PipelineLoop::tell_end(*(*request)->sink, {{}, error});
+      n_live.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    if (n_live.load(std::memory_order_seq_cst) == 0) return;
+    clock.wait(wake, std::nullopt);
+  }
+}
+
+void StagedPipeline::Impl::turn_until_drained() {
   for (;;) {
     advance();
     std::optional<Nanoseconds> deadline;
@@ -270,6 +303,10 @@ Result<std::unique_ptr<RunningRequest>> StagedPipeline::start(Request request,
   auto handle = std::make_unique<Handle>(state->is_cancelled, impl_->wake);
   LUNA_TRY(impl_->enqueue(std::move(state)));
   return std::unique_ptr<RunningRequest>(std::move(handle));
+}
+
+bool StagedPipeline::has_failed() const {
+  return impl_->has_failed.load(std::memory_order_acquire);
 }
 
 std::uint32_t StagedPipeline::n_live() const {

@@ -65,6 +65,9 @@ class StagedPipeline final : public Pipeline {
   [[nodiscard]] std::chrono::nanoseconds queue_wait(const std::string& model) const override;
   Result<std::unique_ptr<RunningRequest>> start(Request request,
                                                 std::shared_ptr<OutputSink> sink) override;
+  /// True once something threw on the pipeline's thread: every request was told, none is taken.
+  /// [any]
+  [[nodiscard]] bool has_failed() const;
   /// Requests accepted and not ended. [any]
   [[nodiscard]] std::uint32_t n_live() const;
 

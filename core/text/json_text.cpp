@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 #include <boost/json/basic_parser_impl.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <string>
@@ -84,6 +85,33 @@ Result<void> parse_json(std::string_view text, json::value& out, std::size_t dep
   }
   out = parser.handler().take();
   return {};
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  const auto must_escape = [](char c) {
+    return static_cast<unsigned char>(c) < 0x20U || c == '"' || c == '\\';
+  };
+  out += '"';
+  while (!text.empty()) {
+    const auto plain_end = std::find_if(text.begin(), text.end(), must_escape);
+    const auto n_plain = static_cast<std::size_t>(plain_end - text.begin());
+    out += text.substr(0, n_plain);
+    text.remove_prefix(n_plain);
+    if (text.empty()) break;
+    constexpr std::string_view kShort = "\"\\\b\f\n\r\t";
+    const auto at = kShort.find(text.front());
+    out += '\\';
+    if (at != std::string_view::npos) {
+      out += "\"\\bfnrt"[at];
+    } else {
+      const auto byte = static_cast<unsigned char>(text.front());
+      out += "u00";
+      out += "0123456789abcdef"[byte >> 4U];
+      out += "0123456789abcdef"[byte & 15U];
+    }
+    text.remove_prefix(1);
+  }
+  out += '"';
 }
 
 }  // namespace luna::text

@@ -77,6 +77,13 @@ void append_utf8(std::string& out, char32_t point) {
   }
 }
 
+std::size_t count_characters(std::string_view text) {
+  std::size_t n = 0;
+  for (const char c : text)
+    n += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
+  return n;
+}
+
 bool is_utf8(std::string_view text) {
   for (std::size_t pos = 0; pos < text.size();) {
     const Utf8Step step = utf8_step(text, pos);

@@ -38,6 +38,9 @@ Utf8Step utf8_step(std::string_view text, std::size_t pos);
 /// Appends a character (not a surrogate, at most U+10FFFF).
 void append_utf8(std::string& out, char32_t point);
 
+/// Characters of a text that is valid UTF-8.
+std::size_t count_characters(std::string_view text);
+
 /// True when the whole text is valid UTF-8.
 bool is_utf8(std::string_view text);
 

@@ -56,7 +56,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static luna::telemetry::HttpStats stats;
   static const luna::telemetry::MetricsPage metrics("fuzz", stats);
   static luna::telemetry::Health health;
-  static luna::http::Service service{pipeline, metrics, stats, health};
+  static const luna::http::ModelService models{pipeline, metrics};
+  static luna::http::Service service{stats,
+                                     health,
+                                     {},
+                                     {},
+                                     std::make_unique<luna::http::Places>(stats.n_requests, 256, 0),
+                                     &models};
   asio::io_context io;
   // A pair, not a connection: no ports are used up, and the fuzzer's timer cannot interrupt it.
   std::array<int, 2> ends{};
@@ -65,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   client.assign(tcp::v4(), ends[0]);
   tcp::socket server(io);
   server.assign(tcp::v4(), ends[1]);
-  auto session = std::make_shared<luna::http::Session>(std::move(server), service);
+  auto session = std::make_shared<luna::http::Session>(
+      std::move(server), service, std::make_shared<luna::http::OutputLane>(io.get_executor()));
   asio::co_spawn(io, serve(std::move(session)), asio::detached);
   boost::system::error_code ignored;
   // Less than a socket's buffer, so that nobody has to read for the write to end.

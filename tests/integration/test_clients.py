@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -188,3 +190,56 @@ def test_a_client_that_pipelines_and_leaves_frees_its_kv(server: LunaServer) -> 
         connection.sendall(head + body + head[:20])
         wait_until(lambda: server.metric("luna_requests_running") == 1, 30, "the request runs")
     wait_until(lambda: server.metric("luna_requests_running") == 0, 10, "its KV is free")
+
+
+def test_a_character_made_of_several_tokens_is_never_sent_in_parts(
+    client: openai.OpenAI, run_luna: Callable, model: Path
+) -> None:
+    """Only the tokens of one emoji may be drawn, in any order: a heap of whole and broken characters."""
+    ids = json.loads(run_luna("tokenize", "--model", model, "--jsonl", text=json.dumps("🦙") + "\n").stdout)
+    assert len(ids) > 1, f"one token is the whole character: {ids}"
+    texts = []
+    for seed in range(8):
+        asked = {
+            "model": MODEL_NAME, "messages": HELLO, "max_tokens": 60, "temperature": 2, "seed": seed,
+            "logit_bias": {str(i): 100 for i in ids}, "logprobs": True,
+        }
+        whole = client.chat.completions.create(**asked).choices[0]
+        made = b"".join(bytes(token.bytes) for token in whole.logprobs.content)
+        # A character that the last token left open may be sent as one mark, or not at all.
+        wanted = made.decode("utf-8", "replace")
+        assert whole.message.content.rstrip("\ufffd") == wanted.rstrip("\ufffd")
+        pieces = [
+            chunk.choices[0].delta.content or ""
+            for chunk in client.chat.completions.create(**asked, stream=True)
+            if chunk.choices
+        ]
+        assert "".join(pieces) == whole.message.content
+        texts.append(wanted)
+    assert any("🦙" in text for text in texts), "no order of the tokens made the character"
+
+
+def test_a_completions_offsets_go_on_through_its_stream(client: openai.OpenAI) -> None:
+    asked = {"model": MODEL_NAME, "prompt": "Once", "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    whole = client.completions.create(**asked).choices[0]
+    offsets = []
+    for chunk in client.completions.create(**asked, stream=True):
+        if chunk.choices and chunk.choices[0].logprobs:
+            offsets += chunk.choices[0].logprobs.text_offset
+    assert offsets == whole.logprobs.text_offset
+    assert offsets[0] == 0 and offsets == sorted(offsets) and offsets[-1] < len(whole.text)
+
+
+def test_an_echo_without_tokens_streams_as_events(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.completions.create(
+            model=MODEL_NAME, prompt=["One", "Two"], echo=True, max_tokens=0, stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    texts = {0: "", 1: ""}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == {0: "One", 1: "Two"}
+    assert chunks[-1].usage.completion_tokens == 0 and chunks[-1].usage.prompt_tokens >= 2

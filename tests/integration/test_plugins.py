@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import shutil
+import socket
 import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from luna_server import config_text
+from luna_server import config_text, wait_until
 
 START_TIMEOUT_S = 60
 SHIPPED = ["backend_cpu", "backend_reference", "quant_gguf", "role_generate", "role_intent",
@@ -113,6 +116,47 @@ def test_a_policy_that_breaks_its_start_stops_the_programs(
         capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=START_TIMEOUT_S,
     )
     assert_start_stopped(done, reason)
+
+
+def test_while_a_start_takes_long_the_port_answers_probes(
+    luna_bin: Path, model: Path, tmp_path: Path
+) -> None:
+    """A plugin that hangs keeps the program loading until its watchdog ends it."""
+    zoo = luna_bin.parents[1] / "tests" / "zoo" / "hangs_in_create"
+    if not zoo.is_dir():
+        pytest.skip(f"{zoo} is not built")
+    config = tmp_path / "luna.toml"
+    config.write_text(config_text(model).replace('"static"', '"zoo"'), encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [str(luna_bin), "--plugin-dir", str(zoo), "serve", "--config", str(config), "--port", str(port)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+
+    def status(path: str, method: str = "GET") -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request(method, path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def answers() -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            return status("/health/live") == 200
+        return False
+
+    try:
+        wait_until(answers, 10, "the port answers while the program loads")
+        assert status("/health/ready") == 503
+        assert status("/v1/models") == 503
+        assert status("/v1/chat/completions", "POST") == 503
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_plugins_list_and_info_describe_what_ships(run_luna: Callable) -> None:

@@ -105,7 +105,7 @@ class ScriptedRunner final : public pipeline::SequenceRunner {
 /// Keeps what a client was told.
 class RecordingSink final : public pipeline::OutputSink {
  public:
-  void on_output(std::vector<pipeline::OutputEvent> events,
+  void on_output(std::span<pipeline::OutputEvent> events,
                  std::optional<pipeline::OutputEnd> last) override {
     EXPECT_FALSE(end.has_value()) << "output after the end";
     ++n_calls;

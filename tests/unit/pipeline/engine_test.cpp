@@ -14,10 +14,10 @@ namespace {
 /// Lets a test wait for the end of a request.
 class WaitingSink final : public pipeline::OutputSink {
  public:
-  void on_output(std::vector<pipeline::OutputEvent> events,
+  void on_output(std::span<pipeline::OutputEvent> events,
                  std::optional<pipeline::OutputEnd> end) override {
     const std::lock_guard lock(mutex_);
-    recorded_.on_output(std::move(events), std::move(end));
+    recorded_.on_output(events, std::move(end));
     changed_.notify_all();
   }
   const RecordingSink& wait_for_end() {

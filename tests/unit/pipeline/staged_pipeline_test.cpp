@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <new>
 #include <thread>
 
 namespace luna::test {
@@ -306,6 +307,43 @@ TEST(StagedPipeline, NamesAndSizesAreTheModels) {
   EXPECT_EQ(rig.pipeline->vocab_size("main"), rig.tokenizer.vocab_size());
   EXPECT_EQ(rig.pipeline->token_bytes("main", 'x'), "x");
   EXPECT_EQ(rig.pipeline->context_length("other"), 0U);
+}
+
+/// Throws at the first text, as a library does that finds no memory.
+class ThrowingSink final : public pipeline::OutputSink {
+ public:
+  void on_output(std::span<pipeline::OutputEvent>, std::optional<pipeline::OutputEnd>) override {
+    throw std::bad_alloc();
+  }
+};
+
+TEST(StagedPipeline, WhatIsThrownOnItsThreadEndsTheRequestsAndNotTheProcess) {
+  PipelineRig rig;
+  rig.generate().make();
+  auto bystander = rig.start(PipelineRig::completion("abc"));
+  auto thrower =
+      rig.pipeline->start(PipelineRig::completion("abc"), std::make_shared<ThrowingSink>());
+  ASSERT_TRUE(thrower);
+  rig.turn();
+  rig.run(1).say("x");
+  EXPECT_FALSE(rig.pipeline->has_failed());
+  rig.pipeline->launch();
+  rig.pipeline->drain(std::chrono::hours(1));
+  EXPECT_TRUE(rig.pipeline->has_failed());
+  ASSERT_TRUE(bystander.sink->end);
+  ASSERT_TRUE(bystander.sink->end->error);
+  EXPECT_EQ(bystander.sink->end->error->code(), Code::internal);
+  EXPECT_TRUE(rig.run(0).is_cancelled());
+  EXPECT_EQ(rig.pipeline->n_live(), 0U);
+  EXPECT_EQ(rig.refusal(PipelineRig::completion("abc")).code(), Code::unavailable);
+}
+
+TEST(StagedPipeline, EveryReasonHasItsWord) {
+  for (const FinishReason reason :
+       {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::failed})
+    EXPECT_EQ(pipeline::parse_finish_reason(pipeline::finish_reason_name(reason)), reason);
+  EXPECT_EQ(pipeline::finish_reason_name(FinishReason::cancelled), "cancelled");
+  EXPECT_FALSE(pipeline::parse_finish_reason("stopped"));
 }
 
 }  // namespace
