@@ -47,3 +47,8 @@ endif()
 if(LUNA_MOLD)
   target_link_options(luna_options INTERFACE -fuse-ld=mold)
 endif()
+if(LUNA_LINT)
+  # By hand: .clang-tidy is written for one version, others know other checks.
+  find_program(LUNA_CLANG_TIDY NAMES clang-tidy-14 clang-tidy REQUIRED)
+  set(CMAKE_CXX_CLANG_TIDY "${LUNA_CLANG_TIDY};--quiet")
+endif()
