@@ -26,6 +26,9 @@ namespace {
 // stuck.
 constexpr std::chrono::seconds kSilenceMax{30};
 
+// More rows than a backend treats as few, in a context as short as a configuration may ask for.
+constexpr std::size_t kWarmUpTokens = 12;
+
 config::RawGroup group_of(const std::map<std::string, config::RawGroup>& groups,
                           const std::string& name,
                           const std::string& file,
@@ -207,8 +210,9 @@ Result<void> App::warm_up(const std::function<bool()>& keep_going) {
     request.id = "warm-up";
     request.endpoint = pipeline::Endpoint::completion;
     request.model = model;
-    request.prompt_text = "Hello";
-    request.n_generated_max = 1;
+    // A step of many rows, one of a single row: backends treat them differently.
+    request.prompt_ids.assign(kWarmUpTokens, 0);
+    request.n_generated_max = 2;
     request.sampling.temperature = 0.0F;
     request.stop.ignore_eos = true;
     const auto outcome = run_prompt(

@@ -42,8 +42,8 @@ class App {
   /// False when an engine or the pipeline can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;
 
-  /// Makes one real token with every model; then the state is ready. Gives up, without an error
-  /// and not ready, when `keep_going` turns false.
+  /// Runs a small step of each kind with every model, for real tokens; then the state is ready.
+  /// Gives up, without an error and not ready, when `keep_going` turns false.
   Result<void> warm_up(const std::function<bool()>& keep_going);
   /// Refuses new requests; running ones end within `timeout` or are cancelled.
   void drain(std::chrono::milliseconds timeout);
