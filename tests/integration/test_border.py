@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -36,4 +38,21 @@ def test_a_step_costs_one_plan_and_one_submit_a_device(
     assert steps > 40
     assert plans == steps
     assert submits == n_devices * steps
+    assert server.stop() == 0
+
+
+def test_every_step_leaves_a_record_of_its_time(start_server: Callable[..., LunaServer]) -> None:
+    server = start_server(n_devices=2)
+    server.chat("hi", max_tokens=20, ignore_eos=True)
+    wait_until(server.is_idle, 30, "nothing runs")
+    n_steps = int(server.metric("luna_steps_total"))
+    with urllib.request.urlopen(f"{server.url}/admin/steps", timeout=10) as answer:
+        records = [json.loads(line) for line in answer]
+    assert [record["step"] for record in records] == list(range(1, n_steps + 1))
+    for record in records:
+        parts = sum(record[f"{part}_ns"] for part in ("plan", "prepare", "submit", "devices", "sample"))
+        assert 0 < record["busy_ns"] <= record["devices_ns"] + record["submit_ns"]
+        assert parts <= record["total_ns"]
+    decoding = [record for record in records if record["rows"] == record["seqs"] == record["out_rows"] == 1]
+    assert len(decoding) >= 19
     assert server.stop() == 0
