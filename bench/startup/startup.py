@@ -17,9 +17,11 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -144,6 +146,7 @@ def llama_command(args: argparse.Namespace, port: int) -> list[str]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the server under way, too
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--luna", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
