@@ -33,7 +33,7 @@ from sides import LunaSide, Machine  # noqa: E402
 TRIES_MAX = 2
 
 Figures = dict[str, float]
-Search = dict[str, dict[str, Figures]]  # by row, by candidate
+Search = dict[str, dict[str, Figures]]  # by the row's work, by candidate
 
 
 @contextlib.contextmanager
@@ -102,16 +102,17 @@ class Bench:
     def search(self, rows: list[Row], known: Search) -> None:
         """One sample of every candidate in every row that it can and that is not known yet."""
         for candidate in self.candidates:
-            missing = [r for r in rows if candidate.can(r) and candidate.name not in known.get(r.name, {})]
-            for row in missing:
-                known.setdefault(row.name, {})[candidate.name] = self.sample(row, candidate).figures
+            for row in rows:
+                if not candidate.can(row) or candidate.name in known.get(row.work_name, {}):
+                    continue
+                known.setdefault(row.work_name, {})[candidate.name] = self.sample(row, candidate).figures
             self.close_peer(candidate)
 
     def best(self, row: Row, search: Search) -> list[Candidate]:
         """For each figure of the row the candidate that was best in the search."""
         names = set()
         for metric in row.metrics:
-            figures = {name: f[metric.name] for name, f in search.get(row.name, {}).items()}
+            figures = {name: f[metric.name] for name, f in search.get(row.work_name, {}).items()}
             pick = max if metric.higher_is_better else min
             if figures:
                 names.add(pick(figures, key=lambda name: figures[name]))

@@ -33,6 +33,11 @@ class Row:
     shared_tokens: int = 0
     numerics: str = "i12"  # Luna's class of arithmetic
 
+    @property
+    def work_name(self) -> str:
+        """The same for rows that differ in Luna's arithmetic alone: the peers' work is one."""
+        return self.name.removesuffix(f" {self.numerics}")
+
     def work(self) -> dict:
         """What the drivers are asked."""
         return {
