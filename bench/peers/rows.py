@@ -95,7 +95,10 @@ ROWS = [
 ]
 
 
+def fits(name: str, patterns: str) -> bool:
+    """Whether a name fits one of the patterns, which commas separate ("prefill*,batch 8")."""
+    return any(fnmatch.fnmatch(name, pattern.strip()) for pattern in patterns.split(","))
+
+
 def chosen(patterns: str) -> list[Row]:
-    """The rows whose name fits one of the comma-separated patterns ("prefill*,batch 8")."""
-    wanted = [pattern.strip() for pattern in patterns.split(",")]
-    return [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in wanted)]
+    return [row for row in ROWS if fits(row.name, patterns)]

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import time
 import urllib.request
@@ -18,7 +19,7 @@ from rows import Row
 
 START_TIMEOUT_S = 400
 STOP_TIMEOUT_S = 30
-REPEATS = 3  # of short work within one sample; their median is the sample
+PREFILL_REPEATS = 3  # within one sample, since they are short; their median is the sample
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class HttpServer:
                 self.resident.stop()
                 raise RuntimeError(self.resident.failure())
             time.sleep(0.2)
+        self.resident.pause()
 
     def answers_(self) -> bool:
         try:
@@ -107,8 +109,9 @@ class Driver:
         self.resident = Resident(
             command, log, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.version = self.read_()
+        self.read_()  # it is ready
         self.ask_({"sequences": 1, "prompt_tokens": 64, "generated_tokens": 4})  # not counted
+        self.resident.pause()
 
     def read_(self):
         line = self.resident.process.stdout.readline()
@@ -123,7 +126,7 @@ class Driver:
         return self.read_()
 
     def measure(self, row: Row) -> dict[str, float]:
-        repeats = REPEATS if row.sequences == 1 else 1
+        repeats = PREFILL_REPEATS if row.kind == "prefill" else 1
         return median_figures([offline_figures(row, self.ask_(row.work())) for _ in range(repeats)])
 
 
@@ -154,8 +157,9 @@ class LlamaTools:
         work = ["-p", 0, "-n", row.generated_tokens, "-d", context]
         if row.kind == "prefill":
             work = ["-p", row.prompt_tokens, "-n", 0]
-        (figures,) = self.run_("llama-bench", [*work, "-r", REPEATS, "-o", "jsonl"])
-        return {"tokens/s": sorted(figures["samples_ts"])[REPEATS // 2]}
+        repeats = PREFILL_REPEATS if row.kind == "prefill" else 1
+        (figures,) = self.run_("llama-bench", [*work, "-r", repeats, "-o", "jsonl"])
+        return {"tokens/s": statistics.median(figures["samples_ts"])}
 
 
 class LunaSide:
@@ -177,18 +181,22 @@ class LunaSide:
         )
         return path
 
+    def start_server(self) -> None:
+        if self.server_ is None:
+            port = free_port()
+            command = [str(self.machine_.luna), "serve", "--config", str(self.config_("i12", port))]
+            self.server_ = HttpServer(self.machine_, "luna serve", command, port)
+            self.server_.resident.pause()
+
     def measure(self, row: Row) -> dict[str, float]:
         if row.kind == "http":
-            if self.server_ is None:
-                port = free_port()
-                command = [str(self.machine_.luna), "serve", "--config", str(self.config_(row.numerics, port))]
-                self.server_ = HttpServer(self.machine_, "luna serve", command, port)
+            assert self.server_ is not None
             self.server_.resident.go_on()
             try:
                 return self.server_.measure(row)
             finally:
                 self.server_.resident.pause()
-        n = REPEATS if row.sequences == 1 else row.sequences
+        n = PREFILL_REPEATS if row.kind == "prefill" else row.sequences
         arguments = ["--config", str(self.config_(row.numerics, 0)), *load_arguments(row, n), "--token-times"]
         if row.sequences == 1:
             arguments += ["--warm-up", "1"]
