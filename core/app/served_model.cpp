@@ -2,6 +2,7 @@
 
 #include "core/app/known_models.hpp"
 #include "core/base/log.hpp"
+#include "core/base/random_seed.hpp"
 #include "core/base/units.hpp"
 #include "core/engine/engine.hpp"
 #include "core/model/vocabulary_loader.hpp"
@@ -154,6 +155,9 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   options.step_tokens_max = settings.step_tokens_max;
   options.speculation = speculation;
   options.kv_reserve_percent = settings.kv_reserve_percent;
+  options.prefix_cache = settings.prefix_cache;
+  options.prefix_cache_per_tenant = settings.prefix_cache_scope == config::PrefixCacheScope::tenant;
+  LUNA_TRY(options.prefix_hash_seed, random_seed());
   LUNA_TRY(
       engine,
       engine::Engine::create(

@@ -87,6 +87,7 @@ struct DeviceSettings {
 
 enum class KvCacheType { bf16, int8 };
 enum class Numerics { i12, i8, bf16 };
+enum class PrefixCacheScope { all, tenant };
 
 /// A contiguous range of a model's layers.
 struct LayerRange {
@@ -115,6 +116,8 @@ struct ModelSettings {
   std::uint32_t step_tokens_max = 0;
   std::uint32_t kv_block_tokens = 0;     ///< power of two in 32..256
   std::uint32_t prune_keep_percent = 0;  ///< of a prompt's KV, once it is computed
+  bool prefix_cache = true;              ///< keep KV blocks for prompts that begin the same
+  PrefixCacheScope prefix_cache_scope = PrefixCacheScope::all;
   Position at;
 };
 

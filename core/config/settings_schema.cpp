@@ -151,6 +151,12 @@ constexpr std::array kKeys = {
   KeyRow{"model", "prune_keep_percent", integer, 1, 100, "", "100",
          "share of a prompt's KV that is kept once it is computed, by the attention it got; 100: all",
          store<&ModelSettings::prune_keep_percent>},
+  KeyRow{"model", "prefix_cache", boolean, 0, 0, "", "true",
+         "keep KV blocks that no sequence uses, for prompts that begin the same",
+         store<&ModelSettings::prefix_cache>},
+  KeyRow{"model", "prefix_cache_scope", choice, 0, 0, "all|tenant", "all",
+         "who finds a kept block: whoever sends its tokens, or the API key alone that sent them",
+         store<&ModelSettings::prefix_cache_scope>},
 
   KeyRow{"stage", "role", text, 1, kNameBytesMax, "", kRequired,
          "role plugin, by short name or full id", store<&StageSettings::role>},
@@ -196,6 +202,8 @@ std::vector<std::string> keys_of(std::string_view table) {
 std::string describe_key(const KeyRow& row) {
   const std::string range = std::to_string(row.min) + ".." + std::to_string(row.max);
   switch (row.type) {
+    case boolean:
+      return "true or false";
     case integer:
       return "a whole number in " + range;
     case bytes:

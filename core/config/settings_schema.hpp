@@ -16,6 +16,7 @@
 namespace luna::config {
 
 enum class ValueType {
+  boolean,    ///< true or false
   integer,    ///< a whole number in min..max
   bytes,      ///< a whole number of bytes in min..max, or a text with a unit: "1 GiB"
   text,       ///< of min..max bytes, without control characters
@@ -26,7 +27,7 @@ enum class ValueType {
   layers,     ///< "auto", counts per device [18, 12], or ranges ["0..17", "18..29"]
 };
 
-/// A checked value on its way to its field. A choice is its place among the choices.
+/// A checked value on its way to its field. A choice is its place among the choices, true is 1.
 using Value = std::variant<std::int64_t,
                            std::string,
                            std::filesystem::path,

@@ -139,6 +139,11 @@ std::optional<Value> convert(const KeyRow& row,
                              const TomlNode& node,
                              const std::filesystem::path& folder) {
   switch (row.type) {
+    case ValueType::boolean: {
+      const auto* flag = as<bool>(node);
+      if (flag == nullptr) return std::nullopt;
+      return Value(std::int64_t{*flag ? 1 : 0});
+    }
     case ValueType::integer: {
       const auto* integer = as<std::int64_t>(node);
       if (integer == nullptr) return std::nullopt;
@@ -179,6 +184,7 @@ std::optional<Value> default_value(const KeyRow& row) {
   const std::string_view text = row.default_text.value_or("");
   if (text.empty() || row.type == ValueType::layers) return std::nullopt;
   std::optional<Value> value;
+  if (row.type == ValueType::boolean) value = wrap(choice_index("false|true", text));
   if (row.type == ValueType::integer) value = wrap(in_range(row, parse_integer(text)));
   if (row.type == ValueType::bytes) value = wrap(in_range(row, parse_bytes(text)));
   if (row.type == ValueType::choice) value = wrap(choice_index(row.choices, text));

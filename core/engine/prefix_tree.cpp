@@ -9,23 +9,6 @@
 
 namespace luna::engine {
 
-// Two multiplications of 64 x 64 bits a pair of words, both halves kept, as in wyhash.
-std::uint64_t hash_words(std::uint64_t state, std::span<const std::uint32_t> words) {
-  constexpr std::uint64_t kMul0 = 0xA0761D6478BD642FU;
-  constexpr std::uint64_t kMul1 = 0xE7037ED1A0B428DBU;
-  const auto mix = [](std::uint64_t a, std::uint64_t b) {
-    __extension__ using Wide = unsigned __int128;
-    const Wide product = Wide{a} * b;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
-  };
-  state ^= kMul0;
-  std::size_t i = 0;
-  for (; i + 1 < words.size(); i += 2)
-    state = mix((std::uint64_t{words[i]} << 32U | words[i + 1]) ^ kMul1, state ^ kMul0);
-  if (i < words.size()) state = mix(words[i] ^ kMul1, state ^ kMul0);
-  return mix(state ^ words.size(), kMul1);
-}
-
 PrefixTree::PrefixTree(const Options& options)
     : options_(options),
       nodes_(options.n_blocks),
@@ -95,11 +78,11 @@ std::uint64_t PrefixTree::hash_of(const PrefixKey& key) const {
   if (key.parent) return options_.hash(nodes_[*key.parent].hash, key.token_ids);
   std::uint64_t state = options_.hash_seed;
   if (key.scope.tenant != 0 || !key.scope.salt.empty()) {
-    std::array<std::uint32_t, 1 + PrefixScope::kSaltBytesMax / sizeof(std::uint32_t)> words{};
+    std::array<std::uint32_t, 1 + pipeline::kCacheSaltBytesMax / sizeof(std::uint32_t)> words{};
     words[0] = key.scope.tenant;
     std::memcpy(words.data() + 1,
                 key.scope.salt.data(),
-                std::min(key.scope.salt.size(), PrefixScope::kSaltBytesMax));
+                std::min(key.scope.salt.size(), pipeline::kCacheSaltBytesMax));
     state = options_.hash(state, words);
   }
   return options_.hash(state, key.token_ids);

@@ -1,6 +1,9 @@
 // The keys of computed KV blocks: which block holds the KV of these tokens after those.
 #pragma once
 
+#include "core/base/word_hash.hpp"
+#include "core/pipeline/request.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,10 +15,8 @@ namespace luna::engine {
 /// Who may share blocks: equal scopes. KV does not depend on it, but a client that finds a prefix
 /// in the cache learns from the time it saved that somebody sent it before.
 struct PrefixScope {
-  static constexpr std::size_t kSaltBytesMax = 128;
-
   std::uint32_t tenant = 0;  ///< 0: all tenants together
-  std::string_view salt;     ///< the client's own secret, at most kSaltBytesMax bytes; empty: none
+  std::string_view salt;     ///< the client's own, kCacheSaltBytesMax at most; empty: none
 
   friend bool operator==(const PrefixScope&, const PrefixScope&) = default;
 };
@@ -30,7 +31,6 @@ struct PrefixKey {
 
 /// A hash of numbers that goes on from `state`. It only spreads: equality is decided by comparing.
 using PrefixHash = std::uint64_t (*)(std::uint64_t state, std::span<const std::uint32_t> words);
-std::uint64_t hash_words(std::uint64_t state, std::span<const std::uint32_t> words);
 
 /// A radix tree whose edges are whole blocks of tokens. A node is known by its block's id, so the
 /// arena of nodes is as long as the pool and nothing is allocated after construction. Children are
@@ -80,7 +80,7 @@ class PrefixTree {
   struct Salt {
     std::uint32_t tenant = 0;
     std::uint32_t n_bytes = 0;
-    char bytes[PrefixScope::kSaltBytesMax] = {};
+    char bytes[pipeline::kCacheSaltBytesMax] = {};
   };
 
   [[nodiscard]] std::uint64_t hash_of(const PrefixKey& key) const;

@@ -222,6 +222,15 @@ void read_common(FieldReader& fields, Endpoint endpoint, Request& request, Parse
     request.sampling.seed = static_cast<std::uint64_t>(*seed);
     request.has_seed = true;
   }
+  if (auto salt = fields.string("cache_salt")) {
+    if (salt->empty() || salt->size() > pipeline::kCacheSaltBytesMax) {
+      fields.fail(invalid_request("cache_salt",
+                                  "'cache_salt' has " + std::to_string(salt->size()) +
+                                      " bytes: must be 1.." +
+                                      std::to_string(pipeline::kCacheSaltBytesMax)));
+    }
+    request.cache_salt = std::move(*salt);
+  }
   if (const auto priority = fields.integer("priority", -1000, 1000))
     request.priority = static_cast<std::int32_t>(*priority);
   if (const auto deadline = fields.integer("deadline_ms", 1, 86'400'000))

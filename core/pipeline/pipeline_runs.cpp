@@ -39,6 +39,7 @@ void settle(const RequestState& request,
   if (wish.stop_strings) sequence.stop.stop_strings = *wish.stop_strings;
   sequence.priority = request.request.priority;
   sequence.tenant = request.request.tenant;
+  sequence.cache_salt = request.request.cache_salt;
   sequence.arrival = request.arrival;
   if (request.request.deadline) sequence.deadline = request.arrival + *request.request.deadline;
 }

@@ -17,6 +17,8 @@ namespace luna::pipeline {
 
 using TokenId = std::uint32_t;
 
+inline constexpr std::size_t kCacheSaltBytesMax = 128;
+
 /// How a token is drawn. The defaults are OpenAI's; neutral values switch a filter off.
 struct SamplingParams {
   float temperature = 1.0F;  ///< 0: greedy, ties to the lowest id
@@ -73,6 +75,7 @@ struct Request {
   LogprobParams logprobs;
   std::int32_t priority = 0;
   std::uint32_t tenant = 0;
+  std::string cache_salt;  ///< requests share cached prefixes with those of the same salt only
   std::optional<std::chrono::milliseconds> deadline;
 };
 

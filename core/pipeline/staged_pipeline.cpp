@@ -3,10 +3,9 @@
 #include "core/base/assert.hpp"
 #include "core/base/bounded.hpp"
 #include "core/base/log.hpp"
+#include "core/base/random_seed.hpp"
 #include "core/pipeline/pipeline_loop.hpp"
 #include "core/pipeline/prompt_builder.hpp"
-
-#include <sys/random.h>
 
 #include <atomic>
 #include <exception>
@@ -30,14 +29,6 @@ class Handle final : public RunningRequest {
   const std::shared_ptr<std::atomic<bool>> is_cancelled_;  // shared with the pipeline thread
   WakeSignal& wake_;                                       // the pipeline's, which outlives this
 };
-
-Result<std::uint64_t> random_seed() {
-  std::uint64_t seed = 0;
-  if (::getrandom(&seed, sizeof(seed), 0) != static_cast<ssize_t>(sizeof(seed))) {
-    return Error{Code::io, "the system gave no random number for a seed"};
-  }
-  return seed;
-}
 
 }  // namespace
 

@@ -66,6 +66,8 @@ TEST(Settings, AbsentKeysTakeTheDefaultsOfTheSchema) {
   EXPECT_EQ(s.models[0].numerics, Numerics::i12);
   EXPECT_EQ(s.models[0].kv_block_tokens, 32u);
   EXPECT_EQ(s.models[0].prune_keep_percent, 100u);
+  EXPECT_TRUE(s.models[0].prefix_cache);
+  EXPECT_EQ(s.models[0].prefix_cache_scope, PrefixCacheScope::all);
   EXPECT_FALSE(s.models[0].layers);
   EXPECT_FALSE(s.models[0].context_tokens_max);
   EXPECT_FALSE(s.models[0].kv_tokens_max);
@@ -78,7 +80,8 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   text.replace(text.find("devices = "),
                17,
                "devices = [\"a0\"]\nkv_cache = \"int8\"\nnumerics = \"bf16\"\nlayers = [30]\n"
-               "context_tokens_max = 4096\nkv_tokens_max = 16384\nkv_block_tokens = 128\n");
+               "context_tokens_max = 4096\nkv_tokens_max = 16384\nkv_block_tokens = 128\n"
+               "prefix_cache = false\nprefix_cache_scope = \"tenant\"\n");
   const SettingsReading reading =
       read(text +
            "[server]\nport = 0\nidle_timeout_ms = 7\nbody_bytes_max = \"1MiB\"\n"
@@ -92,6 +95,8 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   EXPECT_EQ(s.models[0].context_tokens_max, 4096u);
   EXPECT_EQ(s.models[0].kv_tokens_max, 16384u);
   EXPECT_EQ(s.models[0].kv_block_tokens, 128u);
+  EXPECT_FALSE(s.models[0].prefix_cache);
+  EXPECT_EQ(s.models[0].prefix_cache_scope, PrefixCacheScope::tenant);
   EXPECT_EQ(s.server.port, 0);
   EXPECT_EQ(s.server.idle_timeout, milliseconds(7));
   EXPECT_EQ(s.server.body_bytes_max, 1u << 20);

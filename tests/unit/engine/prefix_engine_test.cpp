@@ -139,7 +139,7 @@ TEST(PrefixCache, SaltThatIsTooLongIsRefused) {
   EngineRig rig;
   auto request = EngineRig::request(some_prompt(40, 1), 3);
   request->id = 1;
-  request->cache_salt = std::string(PrefixScope::kSaltBytesMax + 1, 's');
+  request->cache_salt = std::string(pipeline::kCacheSaltBytesMax + 1, 's');
   rig.add_streams(*request, 1);
   const auto result = rig.engine->submit(std::move(request));
   ASSERT_FALSE(result);

@@ -59,7 +59,7 @@ TEST(PrefixTree, FindsWhatWasInsertedAndNothingElse) {
 }
 
 TEST(PrefixTree, ScopesShareNothing) {
-  const std::string longest(PrefixScope::kSaltBytesMax, 's');
+  const std::string longest(pipeline::kCacheSaltBytesMax, 's');
   std::string other = longest;
   other.back() = 't';
   const std::vector<PrefixScope> scopes = {{0, ""},

@@ -1,6 +1,7 @@
 // Illegal answers of a policy, each kind; and what the C++ base class gives for free.
 #include "core/engine/scheduler_gate.hpp"
 
+#include "core/engine/prefix_reuse.hpp"
 #include "support/engine_fixture.hpp"
 
 #include <gmock/gmock.h>
@@ -241,6 +242,88 @@ TEST_F(GateTest, SharedBlocksCountOnce) {
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 64)}), PlanFault::none);
   pool_.release(first.blocks[0]);
   pool_.release(shared_tail);
+}
+
+/// A gate before a pool with keys: row 0 decodes on blocks 0 and 1 of the prompt that rows 1 and 2
+/// wait with, a third block of it is cached, one block is free.
+class PrefixGateTest : public ::testing::Test {
+ protected:
+  PrefixGateTest()
+      : scheduler_(test::scheduler_of([this](const luna_snapshot& snapshot, luna_plan& plan) {
+          return answer_(snapshot, plan);
+        })) {
+    const RequestLimits limits{.vocab_size = 264,
+                               .n_positions_max = 256,
+                               .kv_block_tokens = kBlockTokens,
+                               .n_kv_blocks = kBlocks,
+                               .n_choices_max = 8};
+    for (int i = 0; i < 3; ++i) {
+      auto request = EngineRig::request(test::some_prompt(100, 1), 20);
+      request->streams = {std::make_shared<pipeline::TokenStream>(20, 4096, 0)};
+      live_.push_back(LiveRequest::make(std::move(request), limits, tokenizer_).value());
+      table_.add(*live_.back());
+    }
+    Sequence& running = table_[table_.order()[0]];
+    running.phase = Phase::prefill;
+    for (int b = 0; b < 3; ++b)
+      running.blocks[running.n_blocks++] = *pool_.allocate();
+    running.n_computed = 96;
+    prefixes_.keep(running);
+    pool_.release(running.blocks[--running.n_blocks]);
+    running.n_keyed = 2;
+    running.n_computed = 64;
+    for (std::size_t row = 1; row < 3; ++row)
+      prefixes_.look_up(table_[table_.order()[row]]);
+  }
+
+  PlanFault ask(std::vector<luna_action> actions) {
+    answer_ = [actions](const luna_snapshot& snapshot, luna_plan& plan) {
+      for (std::uint32_t row = 1; row < 3; ++row) {
+        EXPECT_EQ(snapshot.reqs[row].n_computed, 96U);
+        EXPECT_EQ(snapshot.reqs[row].n_cached, 96U);
+        EXPECT_EQ(snapshot.reqs[row].n_kv_blocks, 0U);
+        EXPECT_EQ(snapshot.reqs[row].n_kv_blocks_shared, 2U);
+      }
+      EXPECT_EQ(snapshot.devices[0].n_kv_blocks_free, 2U);
+      std::copy(actions.begin(), actions.end(), plan.actions);
+      plan.n_actions = static_cast<std::uint32_t>(actions.size());
+      return LUNA_OK;
+    };
+    const DeviceLoad load;
+    return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, std::span(&load, 1), plan_);
+  }
+
+  text::Tokenizer tokenizer_ = test::tiny_tokenizer();
+  PlanFunction answer_;
+  plugin::Instance<luna_scheduler_if> scheduler_;
+  KvPool pool_{PrefixTree::Options{.n_blocks = kBlocks, .block_tokens = kBlockTokens}};
+  PrefixReuse prefixes_{pool_};
+  std::vector<std::unique_ptr<LiveRequest>> live_;
+  SequenceTable table_{8, 8};
+  SchedulerGate gate_{scheduler_,
+                      {.n_rows_max = 100,
+                       .n_seqs_max = 3,
+                       .kv_block_tokens = kBlockTokens,
+                       .kv_block_bytes = 1,
+                       .n_devices = 1},
+                      table_,
+                      pool_};
+  StepPlan plan_{8, 3};
+};
+
+TEST_F(PrefixGateTest, WaitingRowsPayForWhatNobodyHolds) {
+  EXPECT_EQ(ask({run(1, 4)}), PlanFault::none);
+  EXPECT_EQ(ask({run(1, 5)}), PlanFault::wrong_token_count);  // the rest is there
+  // The cached block is taken once, the free one by the first of them.
+  EXPECT_EQ(ask({run(1, 4), run(2, 4)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(gate_.fault_row(), 2U);
+  // It cannot be taken by one row and given to another.
+  EXPECT_EQ(ask({run(0, 33), run(1, 4)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(ask({run(0, 32), run(1, 4)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(ask({run(0, 32)}), PlanFault::none);
+  // What a row gives back and another takes is not free.
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 4)}), PlanFault::none);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 4), run(2, 4)}), PlanFault::too_few_blocks);
 }
 
 TEST(Engine, OneIllegalPlanCostsNothingButItself) {

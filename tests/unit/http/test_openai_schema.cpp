@@ -39,7 +39,8 @@ TEST(OpenaiSchema, ChatFieldsReachTheRequest) {
   const ParsedBody body =
       accepted(Endpoint::chat, chat_with(R"("temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
       "seed":7,"n":3,"stop":["a","b"],"max_completion_tokens":9,"logit_bias":{"5":-1.5},"stream":true,
-      "stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":2,"priority":3)"));
+      "stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":2,"priority":3,
+      "cache_salt":"mine")"));
   ASSERT_EQ(body.requests.size(), 1U);
   const pipeline::Request& request = body.requests[0];
   EXPECT_EQ(request.model, "main");
@@ -56,6 +57,15 @@ TEST(OpenaiSchema, ChatFieldsReachTheRequest) {
   EXPECT_TRUE(body.include_usage);
   EXPECT_EQ(request.logprobs.n_top, 2U);
   EXPECT_EQ(request.priority, 3);
+  EXPECT_EQ(request.cache_salt, "mine");
+}
+
+TEST(OpenaiSchema, SaltsThatAreEmptyOrTooLongAreRefused) {
+  for (const std::size_t n : {0U, 129U}) {
+    const ApiError error =
+        refused(Endpoint::chat, chat_with("\"cache_salt\":\"" + std::string(n, 's') + "\""));
+    EXPECT_EQ(error.param, "cache_salt");
+  }
 }
 
 TEST(OpenaiSchema, NullIsTheSameAsAbsent) {
