@@ -185,6 +185,11 @@ Result<void> App::load() {
 pipeline::Pipeline& App::pipeline() {
   return *impl_->pipeline;
 }
+std::optional<pipeline::PipelineModel> App::model(const std::string& name) const {
+  for (const auto& model : impl_->models)
+    if (pipeline::PipelineModel view = model->pipeline_model(); view.name == name) return view;
+  return std::nullopt;
+}
 const telemetry::MetricsPage& App::metrics() const {
   return impl_->metrics;
 }

@@ -3,6 +3,7 @@
 
 #include "core/config/settings.hpp"
 #include "core/pipeline/pipeline.hpp"
+#include "core/pipeline/pipeline_model.hpp"
 #include "core/telemetry/health.hpp"
 #include "core/telemetry/metrics.hpp"
 
@@ -12,6 +13,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace luna::app {
@@ -38,6 +41,8 @@ class App {
 
   // ---- after load()
   [[nodiscard]] pipeline::Pipeline& pipeline();
+  /// A model of the pipeline, by its name there.
+  [[nodiscard]] std::optional<pipeline::PipelineModel> model(const std::string& name) const;
   [[nodiscard]] const telemetry::MetricsPage& metrics() const;
   /// False when an engine or the pipeline can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;

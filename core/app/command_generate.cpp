@@ -3,21 +3,29 @@
 #include "core/app/app.hpp"
 #include "core/app/known_models.hpp"
 #include "core/app/prompt_runner.hpp"
+#include "core/app/reproducibility_check.hpp"
 #include "core/app/run_settings.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
 #include "core/base/log.hpp"
 #include "core/config/settings_reader.hpp"
+#include "core/pipeline/prompt_builder.hpp"
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <boost/json/value_from.hpp>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
+#include <iomanip>
 #include <istream>
 #include <memory>
 #include <ostream>
+#include <sstream>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -27,6 +35,14 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::chrono::milliseconds kDrain{1000};
+constexpr std::chrono::milliseconds kPoll{1};  // how soon the end of a run is noticed
+constexpr std::uint32_t kVerifiedTokens = 64;  // unless the command line names a length
+
+std::string hex(std::uint64_t value) {
+  std::ostringstream out;
+  out << std::hex << std::setw(16) << std::setfill('0') << value;
+  return out.str();
+}
 
 json::object message(const char* role, const std::string& content) {
   return {{"role", role}, {"content", content}};
@@ -83,6 +99,72 @@ Result<void> write_trace(const App& app, const std::filesystem::path& path) {
   return {};
 }
 
+/// The ways the prompt was computed, as a table.
+void print_table(const std::vector<Reproduction>& runs, std::ostream& out) {
+  const auto row = [&out](const std::array<std::string, 7>& cells) {
+    constexpr std::array<int, 7> kWidths = {14, 8, 13, 7, 7, 17, 0};
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      out << std::left << std::setw(kWidths[i]) << cells[i];
+    out << '\n';
+  };
+  row({"setting", "tokens", "prompt steps", "beside", "cached", "logits", ""});
+  for (const Reproduction& run : runs) {
+    const pipeline::ComputeTrace& trace = run.end.trace;
+    row({run.setting,
+         std::to_string(run.tokens.size()),
+         std::to_string(trace.n_prompt_steps),
+         std::to_string(trace.n_beside_max),
+         std::to_string(run.end.n_cached),
+         hex(trace.logits_hash),
+         run.is_same ? "same" : "DIFFERENT"});
+  }
+}
+
+void print_json(const std::vector<Reproduction>& runs, bool all_same, std::ostream& out) {
+  json::array settings;
+  for (const Reproduction& run : runs) {
+    const pipeline::ComputeTrace& trace = run.end.trace;
+    settings.push_back(json::object{{"setting", run.setting},
+                                    {"tokens", json::value_from(run.tokens)},
+                                    {"prompt_steps", trace.n_prompt_steps},
+                                    {"beside", trace.n_beside_max},
+                                    {"cached_tokens", run.end.n_cached},
+                                    {"logits_hash", hex(trace.logits_hash)},
+                                    {"same", run.is_same}});
+  }
+  out << json::serialize(json::object{{"reproducible", all_same}, {"settings", settings}}) << '\n';
+}
+
+Result<int> verify(App& app,
+                   const pipeline::Request& request,
+                   bool as_json,
+                   const CommandStreams& streams) {
+  const std::optional<pipeline::PipelineModel> model = app.model(request.model);
+  if (!model) return Error{Code::not_found, "model " + request.model + " is not served"};
+  engine::SequenceRequest asked;
+  LUNA_TRY(asked.prompt, pipeline::prompt_ids(request, *model));
+  asked.sampling = request.sampling;
+  asked.stop = request.stop;
+  LUNA_TRY(asked.stop.n_generated_max,
+           pipeline::settle_length(
+               asked.prompt.size(), request.n_generated_max.value_or(kVerifiedTokens), 1, *model));
+  const auto wait = [] {
+    std::this_thread::sleep_for(kPoll);
+    return !StopSignal::is_set();
+  };
+  LUNA_TRY(const auto runs, reproduce(*model, asked, reproduction_settings(), wait));
+  const bool all_same =
+      std::all_of(runs.begin(), runs.end(), [](const Reproduction& run) { return run.is_same; });
+  if (as_json) {
+    print_json(runs, all_same, streams.out);
+  } else {
+    print_table(runs, streams.out);
+    streams.out << (all_same ? "reproducible: every setting gave the same tokens and logits\n"
+                             : "NOT reproducible\n");
+  }
+  return all_same ? kExitFine : kExitFailed;
+}
+
 Result<int> generate(const GenerateOptions& options, const CommandStreams& streams) {
   LUNA_TRY(std::string prompt, read_prompt(options, streams));
   LUNA_TRY(auto app, start(options.common));
@@ -98,6 +180,7 @@ Result<int> generate(const GenerateOptions& options, const CommandStreams& strea
     request.template_variables["messages"] = std::move(messages);
     request.template_variables["add_generation_prompt"] = true;
   }
+  if (options.verify_reproducible) return verify(*app, request, options.json, streams);
   std::string text;
   const auto on_text = [&](std::string_view piece) {
     if (options.json)

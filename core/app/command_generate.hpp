@@ -32,10 +32,11 @@ struct GenerateOptions {
   bool raw = false;             ///< the prompt as it is, without the chat template
   bool json = false;            ///< one JSON object with text, finish reason and counts
   std::filesystem::path trace;  ///< where the steps' times go, a line of JSON each; empty: nowhere
+  bool verify_reproducible = false;  ///< compute the answer in several ways and compare
 };
 
-/// Prints the answer to one prompt as it comes.
-/// Returns  the exit status
+/// Prints the answer to one prompt as it comes; or, when it is to be verified, a table of the ways
+/// it was computed, and fails where one differs. Returns  the exit status
 int run_generate(const GenerateOptions& options, const CommandStreams& streams);
 
 /// Reads a line, streams the answer, and so on until the end of input. Ctrl-C stops an answer.

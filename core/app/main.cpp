@@ -129,6 +129,11 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
       "--json", line.generate.json, "one JSON object with text, finish reason and counts");
   generate->add_option(
       "--trace", line.generate.trace, "file for the times of the steps, a line of JSON each");
+  generate->add_flag(
+      "--verify-reproducible",
+      line.generate.verify_reproducible,
+      "compute the answer in several ways, compare tokens and logits to the bit, and "
+      "fail where they differ");
   add_prompt_options(*generate, line.generate.common);
 
   CLI::App* chat =

@@ -31,8 +31,11 @@ struct SequenceRequest {
   pipeline::LogprobParams logprobs;
   std::int32_t priority = 0;
   std::uint32_t tenant = 0;
-  std::string cache_salt;               ///< the prefix cache is shared with equal salts only
-  std::uint32_t stage = 0;              ///< index into the pipeline
+  std::string cache_salt;  ///< the prefix cache is shared with equal salts only
+  /// Tokens of the prompt a step, at most, whatever the policy says; none: as the policy says.
+  std::optional<std::uint32_t> prompt_chunk_tokens_max;
+  bool hash_logits = false;  ///< for ComputeTrace; costs a pass over the vocabulary a token
+  std::uint32_t stage = 0;   ///< index into the pipeline
   std::optional<Nanoseconds> deadline;  ///< on the engine's clock
   Nanoseconds arrival{0};               ///< on the engine's clock, at the front door
   /// One stream a choice: streams.size() sequences share the prompt's KV. Each has room for

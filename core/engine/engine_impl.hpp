@@ -79,6 +79,7 @@ struct Engine::Impl {
   void produce(const StepBatch::Entry& entry, Nanoseconds now);
   void verify(const StepBatch::Entry& entry, Nanoseconds now);
   bool draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now);
+  [[nodiscard]] std::uint32_t output_flags(const Sequence& sequence, std::uint32_t n_ahead) const;
   [[nodiscard]] LogitsRow output_row(std::uint32_t out_row) const;
   [[nodiscard]] static DrawContext draw_context(const Sequence& sequence, std::uint32_t n_ahead);
 

@@ -206,7 +206,10 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
 void Engine::Impl::add_to_batch(const PlannedRun& run) {
   Sequence& sequence = sequences[run.slot];
   std::span<const pipeline::TokenId> draft;
+  sequence.trace.n_beside_max =
+      std::max(sequence.trace.n_beside_max, static_cast<std::uint32_t>(plan.runs.size() - 1));
   if (sequence.phase == Phase::prefill) {
+    ++sequence.trace.n_prompt_steps;
     bump(sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
          run.n_tokens);
   } else if (sequence.n_draft > 0) {
@@ -214,11 +217,8 @@ void Engine::Impl::add_to_batch(const PlannedRun& run) {
   }
   const StepBatch::Entry& entry = batch.add(run, sequence, pool, draft);
   bump(parts.stats.n_draft_tokens, entry.n_draft);
-  for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i) {
-    const std::uint32_t flags =
-        sampler.output_flags(draw_context(sequence, i), sequence.request->asked->logprobs);
-    batch.set_out_flags(*entry.out_row + i, flags);
-  }
+  for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i)
+    batch.set_out_flags(*entry.out_row + i, output_flags(sequence, i));
 }
 
 void Engine::Impl::finish_step() {

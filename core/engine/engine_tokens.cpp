@@ -1,5 +1,6 @@
 // Tokens out of a step's rows, and the ends of sequences.
 #include "core/engine/engine_impl.hpp"
+#include "core/engine/row_hash.hpp"
 #include "core/engine/sequence_ends.hpp"
 
 #include <algorithm>
@@ -62,6 +63,12 @@ void Engine::Impl::verify(const StepBatch::Entry& entry, Nanoseconds now) {
   }
 }
 
+std::uint32_t Engine::Impl::output_flags(const Sequence& sequence, std::uint32_t n_ahead) const {
+  const SequenceRequest& asked = *sequence.request->asked;
+  const std::uint32_t flags = sampler.output_flags(draw_context(sequence, n_ahead), asked.logprobs);
+  return asked.hash_logits ? flags | LUNA_OUT_LOGITS : flags;
+}
+
 LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
   const model::CompiledModel& model = parts.model;
   const std::uint32_t flags = batch.out_flags(out_row);
@@ -93,6 +100,7 @@ DrawContext Engine::Impl::draw_context(const Sequence& sequence, std::uint32_t n
 bool Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now) {
   Sequence& sequence = sequences[slot];
   const SequenceRequest& asked = *sequence.request->asked;
+  if (asked.hash_logits) sequence.trace.logits_hash = hash_row(sequence.trace.logits_hash, row);
   const Draw draw = sampler.draw(row, draw_context(sequence, 0));
   if (draw.outcome != DrawOutcome::drawn) {
     const bool not_finite = draw.outcome == DrawOutcome::not_finite;
@@ -133,6 +141,8 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
   request.end_code = std::max(request.end_code, end_code(end));
   StreamEnd told = end;
   told.n_cached = request.n_cached;
+  told.trace = sequences[slot].trace;
+  told.trace.n_preempted = sequences[slot].n_preempted;
   const auto close = [&](Choice& choice) {
     choice.finish(told);
     publish(choice);

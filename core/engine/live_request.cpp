@@ -94,9 +94,11 @@ Result<void> check_request(const SequenceRequest& request,
     return bad("logprobs: " + std::to_string(request.logprobs.n_top) +
                " alternatives of a vocabulary of " + std::to_string(limits.vocab_size));
   }
-  if (request.cache_salt.size() > PrefixScope::kSaltBytesMax) {
+  if (request.prompt_chunk_tokens_max == 0U)
+    return bad("prompt_chunk_tokens_max is 0: must be at least 1");
+  if (request.cache_salt.size() > pipeline::kCacheSaltBytesMax) {
     return bad("cache_salt: " + std::to_string(request.cache_salt.size()) + " bytes, at most " +
-               std::to_string(PrefixScope::kSaltBytesMax) + " are allowed");
+               std::to_string(pipeline::kCacheSaltBytesMax) + " are allowed");
   }
   return check_streams(request, tokenizer);
 }

@@ -212,7 +212,8 @@ PlanFault SchedulerGate::check_run(const luna_action& action, StepPlan& plan) {
   if (plan.runs.size() == limits_.n_seqs_max) return PlanFault::too_many_rows;
   if (action.n_tokens > limits_.n_rows_max - n_tokens_) return PlanFault::too_many_tokens;
   n_tokens_ += action.n_tokens;
-  plan.runs.push_back({slot, action.n_tokens});
+  // Fewer than the policy gave break none of its sums.
+  plan.runs.push_back({slot, std::min(action.n_tokens, sequences_[slot].n_step_tokens_max())});
   return PlanFault::none;
 }
 

@@ -38,9 +38,15 @@ struct Sequence {
   std::uint32_t n_keyed = 0;        ///< of these, the first, which have keys
   PrefixHit hit;
   std::uint32_t n_draft = 0;  ///< tokens that the next step may verify beside its own; decoding
+  pipeline::ComputeTrace trace;
   Nanoseconds last_token_at{0};
 
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
+  /// Tokens of one step at most, by its client's wish.
+  [[nodiscard]] std::uint32_t n_step_tokens_max() const {
+    if (phase == Phase::decode) return UINT32_MAX;
+    return request->asked->prompt_chunk_tokens_max.value_or(UINT32_MAX);
+  }
   [[nodiscard]] std::uint32_t n_generated() const {
     return static_cast<std::uint32_t>(choice().generated.size());
   }

@@ -25,12 +25,21 @@ struct TokenRecord {
   std::uint32_t n_top;     ///< alternatives, in the stream's top list
 };
 
+/// How a sequence was computed. Whoever asks whether that matters compares `logits_hash`.
+struct ComputeTrace {
+  std::uint64_t logits_hash = 0;  ///< over the bits of every row a token was drawn from, if asked
+  std::uint32_t n_prompt_steps = 0;  ///< steps that computed tokens of its prompt
+  std::uint32_t n_beside_max = 0;    ///< most other sequences in a step with it
+  std::uint32_t n_preempted = 0;
+};
+
 /// How a sequence ended, and what it cost.
 struct StreamEnd {
   FinishReason reason = FinishReason::stop;
   std::uint32_t n_cached = 0;
   Code code = Code::internal;   ///< FinishReason::failed: what kind of failure
   std::string_view error = {};  ///< FinishReason::failed: static text
+  ComputeTrace trace = {};
 };
 
 /// One producer (the engine thread), one consumer (the pipeline thread). The producer writes

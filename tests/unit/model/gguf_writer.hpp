@@ -3,6 +3,10 @@
 
 #include "core/model/weight_file.hpp"
 
+#include <luna/float16.hpp>
+
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -162,6 +166,8 @@ struct TinyShape {
   std::uint32_t ffn_size = 64;
   std::uint32_t vocab_size = 260;
   bool tied_head = true;
+  std::uint32_t context_length = 64;
+  bool is_quantized = false;  // matrices as Q8_0, their rows a multiple of 32
 };
 
 /// Makes the F32 values of a tensor from its name and count.
@@ -171,14 +177,31 @@ inline std::vector<float> zeros(const std::string& /*name*/, std::size_t n) {
   return std::vector<float>(n, 0.0F);
 }
 
-/// A whole and right llama with F32 weights and a byte-level vocabulary.
+/// Blocks of 32 values: an FP16 scale and 32 integers of 8 bits.
+inline std::vector<std::byte> to_q8_0(std::span<const float> values) {
+  Bytes out;
+  for (std::size_t first = 0; first + 32 <= values.size(); first += 32) {
+    const auto block = values.subspan(first, 32);
+    float largest = 0.0F;
+    for (const float value : block)
+      largest = std::max(largest, std::fabs(value));
+    const std::uint16_t scale = f32_to_f16(largest / 127.0F);
+    out.put(scale);
+    for (const float value : block)
+      out.put(static_cast<std::int8_t>(largest == 0.0F ? 0.0F
+                                                       : std::nearbyint(value / largest * 127.0F)));
+  }
+  return std::move(out.bytes_);
+}
+
+/// A whole and right llama with F32 or Q8_0 weights and a byte-level vocabulary.
 inline GgufParts tiny_llama(const TinyShape& shape = {}, const TinyValues& values = zeros) {
   GgufParts parts;
   parts.keys = {key_text("general.architecture", "llama"),
                 key_text("general.name", "tiny"),
                 key_u32("general.alignment", 32),
                 key_u32("llama.block_count", shape.n_layers),
-                key_u32("llama.context_length", 64),
+                key_u32("llama.context_length", shape.context_length),
                 key_u32("llama.embedding_length", shape.hidden_size),
                 key_u32("llama.feed_forward_length", shape.ffn_size),
                 key_u32("llama.attention.head_count", shape.n_heads),
@@ -207,7 +230,12 @@ inline GgufParts tiny_llama(const TinyShape& shape = {}, const TinyValues& value
     for (const std::uint64_t dim : dims)
       n *= dim;
     const std::vector<float> floats = values(name, n);
-    parts.add_tensor(name, std::move(dims), 0, std::as_bytes(std::span(floats)));
+    if (shape.is_quantized && dims.size() == 2) {
+      constexpr std::uint32_t kQ8_0 = 8;
+      parts.add_tensor(name, std::move(dims), kQ8_0, to_q8_0(floats));
+    } else {
+      parts.add_tensor(name, std::move(dims), 0, std::as_bytes(std::span(floats)));
+    }
   };
   const std::uint64_t hidden = shape.hidden_size;
   const std::uint64_t kv = hidden / shape.n_heads * shape.n_kv_heads;

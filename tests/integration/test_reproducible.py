@@ -1,0 +1,66 @@
+"""The same tokens and the same logits, to the bit, whatever else happens: on the real model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from luna_server import config_text
+
+PROMPT = (
+    "The lighthouse keeper counted the ships that passed in the night, and wrote each of them down: "
+    "its lights, its course, the weather and what the sea sounded like. In the morning he read the "
+    "list to his daughter, who drew the ships as she thought they must have looked. "
+)
+N_TOKENS = 12
+DRAWN = ["--temperature", "0.9", "--top-p", "0.95", "--seed", "5"]
+
+
+def verify(run_luna: Callable, *arguments: object) -> list[dict]:
+    done = run_luna(
+        "generate", "--verify-reproducible", "--json", "--raw", "--max-tokens", N_TOKENS, *arguments, PROMPT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["reproducible"] is True
+    return answer["settings"]
+
+
+@pytest.mark.parametrize("sampling", [[], DRAWN], ids=["greedy", "sampled"])
+def test_no_way_of_computing_changes_a_bit(
+    run_luna: Callable, model: Path, tmp_path: Path, sampling: list[str]
+) -> None:
+    """Batches, chunks and the prefix cache within a process; threads and devices between processes."""
+    processes = {
+        "one thread": {},
+        "two threads": {"threads": 2},
+        "two devices": {"n_devices": 2},
+        "no prefix cache": {"model_keys": "prefix_cache = false"},
+    }
+    answers = {}
+    for name, keys in processes.items():
+        threads = keys.pop("threads", 1)
+        path = tmp_path / f"{name}.toml"
+        text = config_text(model, **keys).replace("threads = 1", f"threads = {threads}")
+        path.write_text(text, encoding="utf-8")
+        settings = {row["setting"]: row for row in verify(run_luna, "--config", path, *sampling)}
+        assert all(row["same"] for row in settings.values())
+        assert settings["beside 1"]["beside"] == 1
+        assert settings["beside 63"]["beside"] > 31
+        assert settings["chunks of 7"]["prompt_steps"] > 5
+        assert (settings["prefix hit"]["cached_tokens"] > 0) == (name != "no prefix cache")
+        answers[name] = (settings["alone"]["tokens"], settings["alone"]["logits_hash"])
+    assert len(answers["one thread"][0]) == N_TOKENS
+    assert all(answer == answers["one thread"] for answer in answers.values()), answers
+
+
+def test_the_table_names_every_setting(run_luna: Callable, model: Path) -> None:
+    done = run_luna("generate", "--verify-reproducible", "--model", model, "--max-tokens", 4, "Hello")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["setting", "tokens"]
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["alone", "alone again", "beside 1"]
+    assert all(line.endswith("same") for line in lines[1:-1])
+    assert lines[-1].startswith("reproducible:")

@@ -1,0 +1,272 @@
+// Who else is in the step, how a prompt is cut, what the prefix cache gives, pre-emption and
+// threads: none of it changes a bit of a sequence's logits. A tiny model on the CPU backend.
+#include "core/app/reproducibility_check.hpp"
+#include "core/model/model_loader.hpp"
+#include "core/pipeline/engine_runner.hpp"
+#include "support/engine_fixture.hpp"
+#include "support/plugin_fixture.hpp"
+#include "support/test_seed.hpp"
+#include "unit/model/gguf_writer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+namespace luna::app {
+namespace {
+
+using pipeline::TokenId;
+
+constexpr std::uint32_t kVocabSize = 264;
+constexpr std::uint32_t kPromptTokens = 300;  // more than one partition of the attention
+constexpr std::uint32_t kGeneratedTokens = 24;
+
+/// What may differ without changing a bit, but for the first two.
+struct TinySetup {
+  std::uint32_t numerics = LUNA_NUMERICS_I12;
+  std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
+  std::uint32_t n_threads = 1;
+  std::uint32_t n_rows_max = 512;
+  std::uint32_t n_kv_blocks = 512;
+  engine::EngineOptions engine;
+};
+
+/// Values of a trained model's size, the same for every file.
+std::vector<float> values_of(const std::string& name, std::size_t n) {
+  std::uint32_t seed = 1;
+  for (const char c : name)
+    seed = seed * 31 + static_cast<unsigned char>(c);
+  std::mt19937 random(seed);
+  const bool is_norm = name.find("norm") != std::string::npos;
+  std::vector<float> values(n);
+  for (float& value : values) {
+    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
+  }
+  return values;
+}
+
+/// The tiny model's file; gone at the end.
+class TinyFile {
+ public:
+  TinyFile() : path_(std::filesystem::path(::testing::TempDir()) / "reproducibility.gguf") {
+    const auto bytes = test::tiny_llama({.n_layers = 2,
+                                         .hidden_size = 64,
+                                         .ffn_size = 96,
+                                         .vocab_size = kVocabSize,
+                                         .context_length = 512,
+                                         .is_quantized = true},
+                                        values_of)
+                           .write();
+    std::ofstream file(path_, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  ~TinyFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The model with its engine, which runs while the test waits for it.
+class TinyServer {
+ public:
+  /// unsupported: the backend knows no such numerics or KV cache
+  static Result<std::unique_ptr<TinyServer>> make(const TinyFile& file, const TinySetup& setup) {
+    std::unique_ptr<TinyServer> server(new TinyServer);
+    model::DeviceOptions device_options;
+    device_options.name = "a0";
+    device_options.memory_bytes = std::uint64_t{256} << 20U;
+    device_options.n_threads = setup.n_threads;
+    LUNA_TRY(server->device_, model::Device::open(server->backend_, device_options));
+    model::ModelOptions options;
+    options.name = "tiny";
+    options.path = file.path();
+    options.numerics = setup.numerics;
+    options.kv_dtype = setup.kv_dtype;
+    options.limits = {.n_rows_max = setup.n_rows_max,
+                      .n_seqs_max = 64,
+                      .n_out_rows_max = 64,
+                      .n_positions_max = 0};
+    options.kv_blocks_max = setup.n_kv_blocks;
+    model::Device* const devices[] = {server->device_.get()};
+    LUNA_TRY(server->model_, model::Model::load(options, {server->quants_, devices, std::nullopt}));
+    engine::EngineOptions engine_options = setup.engine;
+    engine_options.step_tokens_max = setup.n_rows_max;
+    LUNA_TRY(server->engine_,
+             engine::Engine::create(
+                 server->model_->compiled(),
+                 server->scheduler_,
+                 server->tokenizer_,
+                 server->clock_,
+                 server->stats,
+                 engine_options,
+                 [](void*) {},
+                 nullptr));
+    server->runner_ = std::make_unique<pipeline::EngineRunner>(*server->engine_);
+    return server;
+  }
+
+  std::vector<Reproduction> reproduce(float temperature,
+                                      const std::vector<ReproductionSetting>& settings) {
+    pipeline::PipelineModel view;
+    view.name = "tiny";
+    view.runner = runner_.get();
+    view.tokenizer = &tokenizer_;
+    view.context_tokens_max = model_->compiled().limits.n_positions_max;
+    engine::SequenceRequest asked;
+    std::mt19937 random(test::test_seed());
+    for (std::uint32_t i = 0; i < kPromptTokens; ++i)
+      asked.prompt.push_back(static_cast<TokenId>(random() % kVocabSize));
+    asked.sampling.temperature = temperature;
+    asked.sampling.seed = 7;
+    asked.stop.n_generated_max = kGeneratedTokens;
+    asked.stop.ignore_eos = true;
+    const auto wait = [this] {
+      if (!engine_->advance()) engine_->wait();
+      return true;
+    };
+    auto runs = app::reproduce(view, asked, settings, wait);
+    EXPECT_TRUE(runs) << runs.error().message();
+    EXPECT_EQ(engine_->audit_kv(), "");
+    return runs ? std::move(runs).value() : std::vector<Reproduction>{};
+  }
+
+  telemetry::EngineStats stats;
+
+ private:
+  TinyServer() = default;
+
+  template <typename Table>
+  plugin::Instance<Table> make_plugin(const char* file, const char* kind) {
+    const Table* table = test::load_table<Table>(file, kind);
+    const auto self = test::make_instance(*table, host_, {});
+    EXPECT_TRUE(self);
+    return plugin::Instance<Table>(table, *self, file);
+  }
+  std::vector<plugin::Instance<luna_quant_if>> make_quants() {
+    std::vector<plugin::Instance<luna_quant_if>> quants;
+    quants.push_back(make_plugin<luna_quant_if>("quant_gguf", LUNA_KIND_QUANT));
+    return quants;
+  }
+
+  test::FakeHost host_;
+  RealClock clock_;
+  text::Tokenizer tokenizer_ = test::tiny_tokenizer();
+  plugin::Instance<luna_backend_if> backend_ =
+      make_plugin<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
+  std::vector<plugin::Instance<luna_quant_if>> quants_ = make_quants();
+  plugin::Instance<luna_scheduler_if> scheduler_ = test::static_scheduler();
+  std::unique_ptr<model::Device> device_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<pipeline::EngineRunner> runner_;
+};
+
+/// Every class of arithmetic that the backend has, under each of which the promise holds for
+/// itself.
+std::vector<TinySetup> classes(const TinyFile& file) {
+  std::vector<TinySetup> setups;
+  for (const std::uint32_t numerics : {LUNA_NUMERICS_I12, LUNA_NUMERICS_I8, LUNA_NUMERICS_BF16}) {
+    for (const std::uint32_t kv : {LUNA_DTYPE_BF16, LUNA_DTYPE_I8}) {
+      TinySetup setup;
+      setup.numerics = numerics;
+      setup.kv_dtype = kv;
+      const auto server = TinyServer::make(file, setup);
+      if (server) setups.push_back(setup);
+      if (server) continue;
+      EXPECT_EQ(server.error().code(), Code::unsupported) << server.error().message();
+    }
+  }
+  EXPECT_FALSE(setups.empty());
+  return setups;
+}
+
+std::string name_of(const TinySetup& setup, float temperature) {
+  return "numerics " + std::to_string(setup.numerics) + " kv " + std::to_string(setup.kv_dtype) +
+         " threads " + std::to_string(setup.n_threads) + " temperature " +
+         std::to_string(temperature);
+}
+
+class Reproducibility : public ::testing::Test {
+ protected:
+  const TinyFile file_;
+};
+
+TEST_F(Reproducibility, BatchChunkPrefixAndThreadsChangeNoBit) {
+  for (TinySetup setup : classes(file_)) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      std::optional<Reproduction> first;
+      for (const std::uint32_t n_threads : {1U, 2U}) {
+        setup.n_threads = n_threads;
+        setup.engine.prefix_hash_seed = n_threads;
+        SCOPED_TRACE(name_of(setup, temperature));
+        const auto server = TinyServer::make(file_, setup);
+        ASSERT_TRUE(server);
+        const auto settings = reproduction_settings();
+        const std::vector<Reproduction> runs = (*server)->reproduce(temperature, settings);
+        ASSERT_EQ(runs.size(), settings.size() + 1);
+        EXPECT_EQ(runs[0].tokens.size(), kGeneratedTokens);
+        for (std::size_t i = 1; i < runs.size(); ++i) {
+          SCOPED_TRACE(runs[i].setting);
+          EXPECT_TRUE(runs[i].is_same);
+          const ReproductionSetting& setting = settings[i - 1];
+          EXPECT_EQ(runs[i].end.trace.n_beside_max, setting.n_beside);
+          const std::uint32_t chunk = setting.prompt_chunk_tokens_max.value_or(kPromptTokens);
+          EXPECT_EQ(runs[i].end.trace.n_prompt_steps, (kPromptTokens + chunk - 1) / chunk);
+        }
+        EXPECT_EQ(runs.back().end.n_cached, kPromptTokens / 32 * 32);
+        // Another process with other threads: the same bits.
+        if (!first) first = runs[0];
+        EXPECT_EQ(runs[0].tokens, first->tokens);
+        EXPECT_EQ(runs[0].end.trace.logits_hash, first->end.trace.logits_hash);
+      }
+    }
+  }
+}
+
+TEST_F(Reproducibility, PreemptionAndSmallStepsChangeNoBit) {
+  for (TinySetup setup : classes(file_)) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      SCOPED_TRACE(name_of(setup, temperature));
+      const auto plain = TinyServer::make(file_, setup);
+      ASSERT_TRUE(plain);
+      const std::vector<Reproduction> expected = (*plain)->reproduce(temperature, {});
+      ASSERT_EQ(expected.size(), 1U);
+      // The others grow until the last that came in must give its blocks up.
+      TinySetup tight = setup;
+      tight.n_kv_blocks = 21;
+      tight.n_rows_max = 65;
+      tight.engine.prefix_cache = temperature > 0.0F;
+      const auto server = TinyServer::make(file_, tight);
+      ASSERT_TRUE(server);
+      const std::vector<Reproduction> runs =
+          (*server)->reproduce(temperature, {{.name = "beside 6", .n_beside = 6}});
+      ASSERT_EQ(runs.size(), 2U);
+      EXPECT_EQ(runs[0].end.trace.logits_hash, expected[0].end.trace.logits_hash);
+      EXPECT_EQ(runs[0].end.trace.n_prompt_steps, 5U);
+      EXPECT_TRUE(runs[1].is_same);
+      EXPECT_GT(runs[1].end.trace.n_preempted, 0U);
+    }
+  }
+}
+
+TEST_F(Reproducibility, ADifferenceOfOneTokenIsSeen) {
+  const auto server = TinyServer::make(file_, {});
+  ASSERT_TRUE(server);
+  const std::vector<Reproduction> greedy = (*server)->reproduce(0.0F, {});
+  const std::vector<Reproduction> drawn = (*server)->reproduce(1.0F, {});
+  ASSERT_EQ(greedy.size() + drawn.size(), 2U);
+  EXPECT_NE(greedy[0].tokens, drawn[0].tokens);
+  EXPECT_NE(greedy[0].end.trace.logits_hash, drawn[0].end.trace.logits_hash);
+}
+
+}  // namespace
+}  // namespace luna::app
