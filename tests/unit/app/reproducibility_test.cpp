@@ -93,7 +93,7 @@ class TinyServer {
     options.kv_dtype = setup.kv_dtype;
     options.limits = {.n_rows_max = setup.n_rows_max,
                       .n_seqs_max = 64,
-                      .n_out_rows_max = 64,
+                      .n_out_rows_max = 128,  // as many for drafts as for sequences
                       .n_positions_max = 0};
     options.kv_blocks_max = setup.n_kv_blocks;
     model::Device* const devices[] = {server->device_.get()};
@@ -254,6 +254,46 @@ TEST_F(Reproducibility, PreemptionAndSmallStepsChangeNoBit) {
       EXPECT_EQ(runs[0].end.trace.n_prompt_steps, 5U);
       EXPECT_TRUE(runs[1].is_same);
       EXPECT_GT(runs[1].end.trace.n_preempted, 0U);
+    }
+  }
+}
+
+/// Offers what the answer will be, but for the last token of each draft.
+std::uint32_t draft_from(void* answer, const engine::SplitText& text, std::span<TokenId> draft) {
+  const auto& tokens = *static_cast<const std::vector<TokenId>*>(answer);
+  const std::size_t n =
+      std::min(draft.size(), tokens.size() - std::min(tokens.size(), text.output.size()));
+  if (n == 0) return 0;
+  std::copy_n(tokens.end() - static_cast<std::ptrdiff_t>(tokens.size() - text.output.size()),
+              n,
+              draft.begin());
+  draft[n - 1] = (draft[n - 1] + 1) % kVocabSize;
+  return static_cast<std::uint32_t>(n);
+}
+
+TEST_F(Reproducibility, DraftsChangeNoBit) {
+  for (TinySetup setup : classes(file_)) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      SCOPED_TRACE(name_of(setup, temperature));
+      const auto plain = TinyServer::make(file_, setup);
+      ASSERT_TRUE(plain);
+      const std::vector<Reproduction> expected = (*plain)->reproduce(temperature, {});
+      ASSERT_EQ(expected.size(), 1U);
+      std::vector<TokenId> answer = expected[0].tokens;
+      TinySetup drafting = setup;
+      drafting.engine.speculation = {
+          .n_draft_max = 6, .lengths = {}, .drafter = &draft_from, .drafter_context = &answer};
+      const auto server = TinyServer::make(file_, drafting);
+      ASSERT_TRUE(server);
+      const std::vector<Reproduction> runs =
+          (*server)->reproduce(temperature, {{.name = "beside 6", .n_beside = 6}});
+      ASSERT_EQ(runs.size(), 2U);
+      EXPECT_EQ(runs[0].tokens, answer);
+      EXPECT_EQ(runs[0].end.trace.logits_hash, expected[0].end.trace.logits_hash);
+      EXPECT_TRUE(runs[1].is_same);
+      EXPECT_GT((*server)->stats.n_draft_tokens_accepted.load(), kGeneratedTokens);
+      EXPECT_GT((*server)->stats.n_draft_tokens.load(),
+                (*server)->stats.n_draft_tokens_accepted.load());
     }
   }
 }
