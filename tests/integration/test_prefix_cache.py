@@ -69,15 +69,18 @@ def test_the_settings_say_who_finds_what(
     start_server: Callable[..., LunaServer], tmp_path: Path, keys: str, n_other_tenant: int
 ) -> None:
     key_file = tmp_path / "keys"
-    key_file.write_text("key-a\nkey-b\n")
+    tenants = ("tenant-a-0123456789", "tenant-b-0123456789")
+    key_file.write_text("\n".join(tenants) + "\n")
+    key_file.chmod(0o600)
     server = start_server(server=f'api_keys_file = "{key_file}"', model_keys=keys)
 
     def cached(key: str) -> int:
-        status, answer = server.chat(LONG, max_tokens=2, api_key=key)
+        server.key = key
+        status, answer = server.chat(LONG, max_tokens=2)
         assert status == 200, answer
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    assert cached("key-a") == 0
-    assert (cached("key-a") > 0) == (keys != "prefix_cache = false")
-    assert (cached("key-b") > 0) == bool(n_other_tenant)
+    assert cached(tenants[0]) == 0
+    assert (cached(tenants[0]) > 0) == (keys != "prefix_cache = false")
+    assert (cached(tenants[1]) > 64) == bool(n_other_tenant)
     assert server.stop() == 0

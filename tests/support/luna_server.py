@@ -128,21 +128,19 @@ class LunaServer:
             for name in ("requests_running", "requests_waiting", "kv_blocks_used")
         )
 
-    def post(self, path: str, body: object, timeout_s: float = 120, api_key: str = "") -> tuple[int, dict]:
+    def post(self, path: str, body: object, timeout_s: float = 120) -> tuple[int, dict]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             headers = {"Content-Type": "application/json"} | self.authorization()
-            if api_key:
-                headers["Authorization"] = f"Bearer {api_key}"
             connection.request("POST", path, json.dumps(body), headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
             connection.close()
 
-    def chat(self, text: str, api_key: str = "", **fields: object) -> tuple[int, dict]:
+    def chat(self, text: str, **fields: object) -> tuple[int, dict]:
         body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": text}], "temperature": 0}
-        return self.post("/v1/chat/completions", body | fields, api_key=api_key)
+        return self.post("/v1/chat/completions", body | fields)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
