@@ -88,9 +88,11 @@ TEST(AdaptiveBatch, AShortPromptBehindALongOneIsNotHeldUp) {
     const Job& shorter = rig.add({.n_prompt = 60, .n_generated_max = 1});
     const std::uint64_t n_steps = rig.n_steps;
     rig.run_until([&] { return shorter.has_ended; });
-    EXPECT_EQ(longer.has_ended, !adaptive);
     if (adaptive) {
       EXPECT_LE(rig.n_steps - n_steps, 2U);
+      EXPECT_FALSE(longer.has_ended);
+    } else {
+      EXPECT_GT(rig.n_steps - n_steps, 10U);
     }
   }
 }
