@@ -16,6 +16,11 @@ constexpr double kPriorTokens = 2.0;
 // A row must bring this much more than it is fitted to cost: drafts also draw tokens on the host,
 // and the rows of prompts, which the fit has seen too, make no logits.
 constexpr double kMargin = 1.5;
+// Steps without drafts, because rows seem to fill them, until a draft is tried for what it costs:
+// without one the fit would never learn that a few rows more are cheap. Doubled each time in vain.
+constexpr std::uint32_t kRetrySteps = 64;
+constexpr std::uint32_t kRetryStepsMax = 1024;
+constexpr double kRetryShare = 0.3;  // what such a draft is bounded by
 
 }  // namespace
 
@@ -47,12 +52,15 @@ std::uint32_t n_worth_verifying(double p_right, double row_share, std::uint32_t 
 Speculation::Speculation(const SpeculationOptions& options, const Limits& limits)
     : options_(options),
       limits_(limits),
+      n_blocked_max_(kRetrySteps),
       states_(options.n_draft_max > 0 ? limits.n_slots : 0),
       drafts_(std::size_t{limits.n_slots} * options.n_draft_max) {}
 
 void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const StepCosts& costs) {
   if (!is_on()) return;
   Room room = room_beside(sequences, pool, costs);
+  const bool is_retry = n_blocked_ >= n_blocked_max_ && room.step_ns > 0.0;
+  bool is_blocked = false;
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
     sequence.n_draft = 0;
@@ -65,15 +73,30 @@ void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const Step
       fit(sequence, states_[slot].n_draft, room);
       continue;
     }
-    const double share = row_share(sequence, room, costs);
+    double share = row_share(sequence, room, costs);
+    if (is_retry) share = std::min(share, kRetryShare);
     if (n_worth_verifying(1.0, share, 1) == 0) {
       states_[slot].n_draft = 0;
+      is_blocked = true;
       continue;
     }
     make_draft(slot, sequence);
     const State& state = states_[slot];
     const double p = state.record.p_right(state.n_matched);
     fit(sequence, n_worth_verifying(p, share, state.n_draft), room);
+  }
+  note_blocked(is_blocked, is_retry);
+}
+
+void Speculation::note_blocked(bool is_blocked, bool is_retry) {
+  if (is_retry) {
+    n_blocked_ = 0;
+    n_blocked_max_ = std::min(2 * n_blocked_max_, kRetryStepsMax);
+  } else if (is_blocked) {
+    ++n_blocked_;
+  } else {
+    n_blocked_ = 0;
+    n_blocked_max_ = kRetrySteps;
   }
 }
 

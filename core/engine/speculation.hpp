@@ -49,7 +49,8 @@ class DraftRecord {
 ///
 /// Drafts are also made, and compared with what is drawn, where none is offered: that costs a
 /// look-up, and shows when they would pay again. Only where not even a certain token would pay,
-/// they are left out. Allocates at construction only. [engine], owned by the engine.
+/// they are left out, and tried again after a while. Allocates at construction only. [engine],
+/// owned by the engine.
 class Speculation {
  public:
   /// What a step has room for.
@@ -94,10 +95,13 @@ class Speculation {
                                  const Room& room,
                                  const StepCosts& costs) const;
   void make_draft(std::uint32_t slot, Sequence& sequence);
+  void note_blocked(bool is_blocked, bool is_retry);
   void fit(Sequence& sequence, std::uint32_t n_wanted, Room& room) const;
 
   const SpeculationOptions options_;
   const Limits limits_;
+  std::uint32_t n_blocked_ = 0;  // steps in a row whose rows seemed to fill them
+  std::uint32_t n_blocked_max_;
   std::vector<State> states_;              // by slot
   std::vector<pipeline::TokenId> drafts_;  // [n_slots, n_draft_max]
 };

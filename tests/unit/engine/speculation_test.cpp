@@ -325,6 +325,25 @@ TEST(Speculation, NothingIsOfferedBeforeAStepWasMeasured) {
   EXPECT_EQ(rig.stats.n_draft_tokens.load(), 0U);
 }
 
+TEST(Speculation, WhereRowsFillTheStepDraftsAreOnlyTriedNowAndThen) {
+  EngineOptions options;
+  options.speculation = {.n_draft_max = 8, .lengths = {.n_min = 2, .n_max = 4}};
+  EngineRig rig(
+      {.n_positions_max = 1024, .n_draft_rows_max = 32, .completion = Completion::deferred},
+      std::nullopt,
+      options);
+  auto request = EngineRig::request(some_prompt(20, 1), 400);
+  request->sampling.logit_bias = {{kTheToken, 100.0F}};
+  const Asked asked = rig.submit(std::move(request));
+  while (!asked.ended()) {
+    rig.engine->advance();
+    if (rig.fake.complete()) rig.clock.advance(Nanoseconds(1000) * rig.fake.devices[0].n_rows_last);
+  }
+  EXPECT_GT(rig.stats.n_draft_tokens.load(), 0U);
+  EXPECT_LT(rig.stats.n_draft_tokens.load(), 40U) << "of 400 tokens, all of which repeat";
+  rig.expect_empty();
+}
+
 TEST(Speculation, DraftEndsWhereARowCostsWhatItBrings) {
   EXPECT_EQ(n_worth_verifying(1.0, 0.1, 8), 8U);
   EXPECT_EQ(n_worth_verifying(1.0, 1.0, 8), 0U) << "rows fill the step: nothing pays";
