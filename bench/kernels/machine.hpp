@@ -173,6 +173,7 @@ inline Timing time_reads(const Memory& memory, std::size_t size) {
     for (std::size_t pass = 0; pass < n_passes; ++pass) {
       const auto* p = reinterpret_cast<const __m128i*>(memory.bytes);
       for (std::size_t i = 0; i < size / 16; i += 8) {
+#pragma GCC unroll 8
         for (std::size_t j = 0; j < 8; ++j) {
           sum[j] = _mm_or_si128(sum[j], _mm_load_si128(p + i + j));
         }

@@ -244,11 +244,12 @@ class ScheduleCompiler {
     buffer.rows = in.rows;
     buffer.is_private = is_narrow(width_);
     const std::int64_t n_rows = rows_max_of(p_, width_, in.rows);
-    // Room for either kind, so that the plan made before the weights are known holds.
+    // Room for every kind, so that the plan made before the weights are known holds.
     const std::int64_t group = std::max<std::int64_t>(buffer.group, 32);
-    buffer.bytes =
-        std::max(kernels::dense_rows_bytes(n_rows, buffer.k),
-                 kernels::quantized_rows_bytes(n_rows, buffer.k, group, std::max(buffer.bits, 8)));
+    buffer.bytes = std::max(
+        {kernels::dense_rows_bytes(n_rows, buffer.k),
+         kernels::quantized_rows_bytes(n_rows, buffer.k, group, 12),
+         kernels::quantized_rows_bytes(n_rows, buffer.k, group, kernels::kShortActivationBits)});
     const auto index = static_cast<std::uint32_t>(quantized_.size());
     quantized_.push_back(key);
     schedule_.activations.push_back(buffer);

@@ -37,6 +37,31 @@ TEST(BackendRefusals, AProgramAndItsWeightsAreOfOneNumericsClass) {
   EXPECT_THAT(compiled.error().message(), HasSubstr("was loaded for numerics class 2"));
 }
 
+TEST(BackendScratch, PlannedBeforeTheWeightsHoldsInEveryNumericsClass) {
+  for (const std::uint32_t numerics : {LUNA_NUMERICS_I12, LUNA_NUMERICS_I8, LUNA_NUMERICS_BF16}) {
+    for (const std::uint32_t n_rows : {1U, 9U, 64U}) {
+      TestDevice device("cpu");
+      std::mt19937_64 rng(test_seed());
+      const HostWeight weight = random_weight(rng, 64, 576, {});
+      const auto handles = device.load_all({weight}, numerics);
+      ASSERT_TRUE(handles) << handles.error().message();
+      ProgramLimits limits;
+      limits.numerics = numerics;
+      limits.n_rows_max = limits.n_seqs_max = limits.n_out_rows_max = n_rows;
+      limits.n_blocks_per_seq_max = limits.n_positions_max = 1;
+      ProgramBuilder b(limits);
+      const ViewId table = b.weight(0, 64, 576);
+      const LinearNumerics own = linear_numerics(weight.desc, 64, numerics);
+      b.logits(b.linear(b.gather_rows(b.embed(table)), table, own));
+      const Result<Program> program = std::move(b).finish();
+      ASSERT_TRUE(program) << program.error().message();
+      const auto compiled = TestProgram::compile(device, *program, *handles);
+      EXPECT_TRUE(compiled) << "class " << numerics << ", " << n_rows
+                            << " rows: " << compiled.error().message();
+    }
+  }
+}
+
 TEST(BackendRefusals, UnbuiltKvTypeIsRefusedByName) {
   TestDevice device("cpu");
   const luna_kv_layout layout = {2, 2, 64, LUNA_DTYPE_F16, 32, 0};
