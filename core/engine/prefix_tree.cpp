@@ -80,9 +80,8 @@ std::uint64_t PrefixTree::hash_of(const PrefixKey& key) const {
   if (key.scope.tenant != 0 || !key.scope.salt.empty()) {
     std::array<std::uint32_t, 1 + pipeline::kCacheSaltBytesMax / sizeof(std::uint32_t)> words{};
     words[0] = key.scope.tenant;
-    std::memcpy(words.data() + 1,
-                key.scope.salt.data(),
-                std::min(key.scope.salt.size(), pipeline::kCacheSaltBytesMax));
+    const std::string_view salt = key.scope.salt.substr(0, pipeline::kCacheSaltBytesMax);
+    if (!salt.empty()) std::memcpy(words.data() + 1, salt.data(), salt.size());
     state = options_.hash(state, words);
   }
   return options_.hash(state, key.token_ids);

@@ -95,6 +95,12 @@ void* operator new(std::size_t n) {
 void* operator new[](std::size_t n) {
   return ::operator new(n);
 }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return ::operator new(n);
+}
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  return ::operator new(n);
+}
 void operator delete(void* p) noexcept {
   count_free(p);
   std::free(p);

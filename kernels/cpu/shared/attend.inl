@@ -37,6 +37,8 @@ struct QueryTile {
   const AttendArgs* args;
   std::int64_t first_query;  // row * group_heads + head
   int n_queries;
+  std::int64_t fetch_end =
+      INT64_MAX;  // the caller's KV may end here: nothing is fetched from there
 
   std::int64_t row(int query) const { return (first_query + query) / args->group_heads; }
   std::int64_t head(int query) const { return (first_query + query) % args->group_heads; }
@@ -89,7 +91,7 @@ LUNA_ISA_INLINE std::ptrdiff_t fetch_distance(const QueryTile& tile,
   if (target >= end) {  // V of this partition, or K of the next one
     target = (is_value ? end : start) + (target - end);
     target_is_value = !is_value;
-    if (target >= seen_end || (!is_value && target >= end)) {
+    if (target >= seen_end || target >= tile.fetch_end || (!is_value && target >= end)) {
       return 0;
     }
   }

@@ -163,7 +163,8 @@ void attend_partial(const AttendPartialArgs& args) {
   TreeNode nodes[kTreeNodesMax];
   const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
   for (std::int64_t i = 0; i < n_queries; i += tile_queries(args.attend)) {
-    const QueryTile tile = make_tile(args.attend, i);
+    QueryTile tile = make_tile(args.attend, i);
+    tile.fetch_end = (args.first_partition + args.n_partitions) * kPartitionTokens;
     for (int n = 0; n < n_nodes; ++n) {
       const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;
       TreeStack stack = make_stack(memory, head_dim, tile.n_queries);

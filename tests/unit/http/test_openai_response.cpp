@@ -101,24 +101,26 @@ TEST(OpenaiResponse, LogprobBytesAreTheTokensOwn) {
   EXPECT_EQ(entry.at("top_logprobs").at(1).at("logprob").to_number<double>(), -9999.0);
 }
 
-json::array offsets(const std::string& written) {
+std::vector<std::int64_t> offsets(const std::string& written) {
   const json::value chunk = json::parse(written);
-  return choice_of(chunk).at("logprobs").at("text_offset").as_array();
+  return json::value_to<std::vector<std::int64_t>>(
+      choice_of(chunk).at("logprobs").at("text_offset"));
 }
 
 TEST(OpenaiResponse, TextOffsetsGoOnFromChunkToChunkOfAChoice) {
   OpenaiResponse response = make(Endpoint::completion, true, false);
   const OutputToken word{2, -1.0F, {}, 5};
-  EXPECT_EQ(offsets(text(response, 0, "hello", {word})), json::array({0}));
-  EXPECT_EQ(offsets(text(response, 1, "other", {word})), json::array({0}));
-  EXPECT_EQ(offsets(text(response, 0, "again", {word})), json::array({5}));
+  EXPECT_EQ(offsets(text(response, 0, "hello", {word})), (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(offsets(text(response, 1, "other", {word})), (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(offsets(text(response, 0, "again", {word})), (std::vector<std::int64_t>{5}));
 }
 
 TEST(OpenaiResponse, TextOffsetOfTokensInsideACharacterIsThatCharacters) {
   OpenaiResponse response = make(Endpoint::completion, true, false);
   const std::vector<OutputToken> tokens = {
       {2, -1.0F, {}, 1}, {1, -1.0F, {}, 0}, {1, -1.0F, {}, 1}, {2, -1.0F, {}, 1}};
-  EXPECT_EQ(offsets(text(response, 0, "a\u20acb", tokens)), json::array({0, 1, 1, 2}));
+  EXPECT_EQ(offsets(text(response, 0, "a\u20acb", tokens)),
+            (std::vector<std::int64_t>{0, 1, 1, 2}));
 }
 
 TEST(OpenaiResponse, TextOffsetsCountTheEchoedPrompt) {
@@ -126,10 +128,10 @@ TEST(OpenaiResponse, TextOffsetsCountTheEchoedPrompt) {
   std::string written;
   response.echo_chunk(written, 0, "\u20ac and");
   EXPECT_EQ(choice_of(json::parse(written)).at("text").as_string(), "\u20ac and");
-  EXPECT_EQ(offsets(text(response, 0, "x", {{2, -1.0F, {}, 1}})), json::array({5}));
+  EXPECT_EQ(offsets(text(response, 0, "x", {{2, -1.0F, {}, 1}})), (std::vector<std::int64_t>{5}));
   const std::string whole = response.whole(
       {{"\u20ac and more", {{2, -1.0F, {}, 5}}, 5, pipeline::FinishReason::stop}}, {});
-  EXPECT_EQ(offsets(whole), json::array({5}));
+  EXPECT_EQ(offsets(whole), (std::vector<std::int64_t>{5}));
 }
 
 TEST(OpenaiResponse, BrokenUtf8IsReplacedPartByPart) {
