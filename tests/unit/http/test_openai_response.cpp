@@ -1,6 +1,7 @@
 #include "core/http/openai_response.hpp"
 
 #include <boost/json/array.hpp>
+#include <boost/json/value_to.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
