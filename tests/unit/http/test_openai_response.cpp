@@ -1,10 +1,10 @@
 #include "core/http/openai_response.hpp"
 
 #include <boost/json/array.hpp>
-#include <boost/json/value_to.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
+#include <boost/json/value_to.hpp>
 #include <gtest/gtest.h>
 
 #include <limits>
