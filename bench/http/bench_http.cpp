@@ -106,7 +106,7 @@ Result<ServerUse> run_server(const Options& options, int to_client) {
   pace.step_us = options.step_us;
   const double n_tokens = static_cast<double>(options.tokens_per_s) *
                           (options.seconds + options.warm_up_s) / options.n_streams;
-  pace.n_tokens_each = options.tokens_per_s == 0 ? 1000 : static_cast<std::uint32_t>(n_tokens);
+  pace.n_tokens_each = static_cast<std::uint32_t>(n_tokens);
   PacedPipeline pipeline(pace);
   telemetry::HttpStats stats;
   telemetry::Health health;
@@ -190,7 +190,8 @@ int main_of(int argc, char** argv) {
   CLI::App app("Tokens through the HTTP front, from their step to the client", "bench_http");
   app.add_option("--streams", options.n_streams, "event streams open at once")
       ->capture_default_str();
-  app.add_option("--rate", options.tokens_per_s, "tokens/s of all streams; 0: all at once")
+  app.add_option("--rate", options.tokens_per_s, "tokens/s of all streams")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{10'000'000}))
       ->capture_default_str();
   app.add_option("--seconds", options.seconds, "that count")->capture_default_str();
   app.add_option("--warm-up", options.warm_up_s, "seconds before")->capture_default_str();
