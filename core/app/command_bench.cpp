@@ -1,7 +1,6 @@
 #include "core/app/command_bench.hpp"
 
 #include "core/app/app.hpp"
-#include "core/app/known_models.hpp"
 #include "core/app/run_settings.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
@@ -9,7 +8,6 @@
 #include "core/bench/cdf_plot.hpp"
 #include "core/bench/http_target.hpp"
 #include "core/bench/pipeline_target.hpp"
-#include "core/config/settings_reader.hpp"
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
@@ -52,14 +50,7 @@ Result<bench::HttpTargetOptions> http_options(const BenchOptions& options) {
 }
 
 Result<std::unique_ptr<App>> start_app(const BenchOptions& options) {
-  config::Settings settings;
-  if (options.config.empty()) {
-    const std::string model =
-        options.model.empty() ? std::string(known_models().front().name) : options.model;
-    LUNA_TRY(settings, settings_for_model(model));
-  } else {
-    LUNA_TRY(settings, config::read_settings(options.config));
-  }
+  LUNA_TRY(config::Settings settings, settings_for_run(options.config, options.model));
   App::Options app_options;
   app_options.plugin_folders = options.plugin_folders;
   app_options.version = kVersion;

@@ -1,14 +1,12 @@
 #include "core/app/command_generate.hpp"
 
 #include "core/app/app.hpp"
-#include "core/app/known_models.hpp"
 #include "core/app/prompt_runner.hpp"
 #include "core/app/reproducibility_check.hpp"
 #include "core/app/run_settings.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
 #include "core/base/log.hpp"
-#include "core/config/settings_reader.hpp"
 #include "core/pipeline/prompt_builder.hpp"
 
 #include <boost/json/array.hpp>
@@ -49,14 +47,7 @@ json::object message(const char* role, const std::string& content) {
 }
 
 Result<std::unique_ptr<App>> start(const PromptOptions& options) {
-  config::Settings settings;
-  if (options.config.empty()) {
-    const std::string model =
-        options.model.empty() ? std::string(known_models().front().name) : options.model;
-    LUNA_TRY(settings, settings_for_model(model));
-  } else {
-    LUNA_TRY(settings, config::read_settings(options.config));
-  }
+  LUNA_TRY(config::Settings settings, settings_for_run(options.config, options.model));
   init_logging(spdlog::level::warn);
   App::Options app_options;
   app_options.plugin_folders = options.plugin_folders;

@@ -30,12 +30,6 @@ Result<std::filesystem::path> shipped_config(const std::string& name) {
                    places[1].lexically_normal().string() + " is there"};
 }
 
-}  // namespace
-
-Result<std::filesystem::path> default_config() {
-  return shipped_config("luna.toml");
-}
-
 Result<config::Settings> settings_for_model(const std::string& model) {
   LUNA_TRY(const std::filesystem::path file, shipped_config("terminal.toml"));
   LUNA_TRY(config::Settings settings, config::read_settings(file));
@@ -45,6 +39,18 @@ Result<config::Settings> settings_for_model(const std::string& model) {
   std::error_code ignored;
   if (is_model_path(model)) served.path = std::filesystem::absolute(model, ignored);
   return settings;
+}
+
+}  // namespace
+
+Result<std::filesystem::path> default_config() {
+  return shipped_config("luna.toml");
+}
+
+Result<config::Settings> settings_for_run(const std::filesystem::path& config,
+                                          const std::string& model) {
+  if (!config.empty()) return config::read_settings(config);
+  return settings_for_model(model.empty() ? std::string(known_models().front().name) : model);
 }
 
 }  // namespace luna::app

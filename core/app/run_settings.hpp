@@ -15,10 +15,13 @@ namespace luna::app {
 /// Errors  not_found, with the places looked at
 Result<std::filesystem::path> default_config();
 
-/// The shipped configs/terminal.toml with `model` in place of its own. For `generate` and `chat`.
+/// What a command that runs a model by itself goes by: the named configuration; where none is, the
+/// shipped configs/terminal.toml with `model` in place of its own.
 ///
-/// model   a path, relative to the current folder, or a known name
+/// config  empty: none
+/// model   a path, relative to the current folder, or a known name; empty: the first known one
 /// Errors  not_found (the shipped file), those of the reader
-Result<config::Settings> settings_for_model(const std::string& model);
+Result<config::Settings> settings_for_run(const std::filesystem::path& config,
+                                          const std::string& model);
 
 }  // namespace luna::app
