@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,12 +22,18 @@ MODEL_NAME = "main"
 
 
 def config_text(
-    model: Path, n_devices: int = 1, server: str = "", model_keys: str = "", policy_keys: str = ""
+    model: Path,
+    n_devices: int = 1,
+    server: str = "",
+    model_keys: str = "",
+    policy_keys: str = "",
+    n_threads: int = 1,
 ) -> str:
-    """A configuration with the given model over n CPU devices of one thread each."""
+    """A configuration with the given model over n CPU devices; n_threads 0: all there are."""
     names = [f"cpu{i}" for i in range(n_devices)]
     devices = "".join(
-        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "600 MiB"\nthreads = 1\n\n'
+        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "600 MiB"\n'
+        f"threads = {n_threads}\n\n"
         for name in names
     )
     return f"""[server]
@@ -141,6 +147,29 @@ class LunaServer:
     def chat(self, text: str, **fields: object) -> tuple[int, dict]:
         body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": text}], "temperature": 0}
         return self.post("/v1/chat/completions", body | fields)
+
+    def stream(self, prompt: str, max_tokens: int, timeout_s: float = 120) -> Iterator[dict]:
+        """The events of a streamed greedy completion of so many tokens, the last one with its usage."""
+        body = {
+            "model": MODEL_NAME,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            headers = {"Content-Type": "application/json"} | self.authorization()
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+        finally:
+            connection.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
