@@ -3,24 +3,21 @@
 //                     [--draft N] [--min N] [--max N]
 // One model, two engines on it that run in turns. Every pair must give the same tokens. Timed is
 // from the first token to the last; a ratio above 1 says how many times sooner the last one came.
-#include "core/base/clock.hpp"
 #include "core/engine/engine.hpp"
-#include "core/model/model_loader.hpp"
 #include "core/model/vocabulary_loader.hpp"
-#include "core/plugin/catalog.hpp"
+#include "tests/support/direct_model.hpp"
+#include "tests/support/program_options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
+#include <span>
 
 namespace luna {
 namespace {
 
-using Options = std::map<std::string, std::string, std::less<>>;
 using pipeline::TokenId;
 using Seconds = std::chrono::duration<double>;
 
@@ -72,34 +69,6 @@ std::vector<Workload> workloads() {
           {"prose, sampled at 1.0", story, 1.0F},
           {"prose, sampled at 1.0, 8 at once", story, 1.0F, 8},
           {"code edit, 8 at once", edit, 0.0F, 8}};
-}
-
-Result<Options> read_options(int argc, char** argv) {
-  Options options = {{"--model", ""},
-                     {"--threads", "2"},
-                     {"--rounds", "30"},
-                     {"--tokens", "128"},
-                     {"--only", ""},
-                     {"--draft", "8"},
-                     {"--min", "2"},
-                     {"--max", "4"}};
-  for (int i = 1; i < argc; i += 2) {
-    const auto found = options.find(std::string_view(argv[i]));
-    if (found == options.end() || i + 1 == argc)
-      return Error{Code::invalid_argument, std::string(argv[i]) + " is not known or has no value"};
-    found->second = argv[i + 1];
-  }
-  if (options["--model"].empty()) return Error{Code::invalid_argument, "--model is required"};
-  return options;
-}
-
-Result<std::uint32_t> number(const Options& options, std::string_view name) {
-  const std::string& text = options.find(name)->second;
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value == 0)
-    return Error{Code::invalid_argument, std::string(name) + " = " + text + ": must be above 0"};
-  return value;
 }
 
 /// One engine on the model, turned by the caller.
@@ -207,10 +176,10 @@ Result<void> compare(Bench& bench, Sides& sides, const Workload& workload, std::
   return {};
 }
 
-model::ModelOptions model_options(const Options& options) {
+model::ModelOptions model_options(const std::string& path) {
   model::ModelOptions model;
   model.name = "main";
-  model.path = options.find("--model")->second;
+  model.path = path;
   model.limits = {.n_rows_max = kStepTokensMax,
                   .n_seqs_max = kSequencesMax,
                   .n_out_rows_max = kSequencesMax + kDraftRowsMax,
@@ -219,54 +188,53 @@ model::ModelOptions model_options(const Options& options) {
   return model;
 }
 
-Result<void> run(int argc, char** argv) {
-  LUNA_TRY(const Options options, read_options(argc, argv));
-  RealClock clock;
-  plugin::HostServices services({.clock = &clock, .seed = 0, .parallel_for = {}});
-  const auto catalog = plugin::Catalog::scan({{LUNA_PLUGIN_DIR}, &services});
-  LUNA_TRY(const auto backend, catalog->create<luna_backend_if>("cpu", {}));
-  std::vector<plugin::Instance<luna_quant_if>> quants;
-  LUNA_TRY(auto gguf, catalog->create<luna_quant_if>("gguf", {}));
-  quants.push_back(std::move(gguf));
-  model::DeviceOptions device_options;
-  device_options.name = "a0";
-  device_options.memory_bytes = std::uint64_t{4} << 30;
-  LUNA_TRY(device_options.n_threads, number(options, "--threads"));
-  LUNA_TRY(const auto device, model::Device::open(backend, device_options));
-  model::Device* const devices[] = {device.get()};
-  LUNA_TRY(const auto model,
-           model::Model::load(model_options(options), {quants, devices, std::nullopt}));
-  LUNA_TRY(text::Vocabulary vocabulary, model::load_vocabulary(options.find("--model")->second));
+Result<void> run(std::span<char*> arguments) {
+  LUNA_TRY(const ProgramOptions options,
+           ProgramOptions::read(arguments,
+                                {{"--model", ""},
+                                 {"--threads", "2"},
+                                 {"--rounds", "30"},
+                                 {"--tokens", "128"},
+                                 {"--only", ""},
+                                 {"--draft", "8"},
+                                 {"--min", "2"},
+                                 {"--max", "4"}},
+                                {"--model"}));
+  const std::string& path = options.text("--model");
+  DirectModel::Options direct{.plugin_folder = LUNA_PLUGIN_DIR, .model = model_options(path)};
+  LUNA_TRY(direct.n_threads, options.number("--threads"));
+  LUNA_TRY(const auto loaded, DirectModel::load(direct));
+  LUNA_TRY(text::Vocabulary vocabulary, model::load_vocabulary(path));
   LUNA_TRY(const text::Tokenizer tokenizer, text::Tokenizer::create(std::move(vocabulary)));
 
   Sides sides;
   for (Runner* runner : {&sides.plain, &sides.drafting}) {
-    LUNA_TRY(runner->scheduler, catalog->create<luna_scheduler_if>("static", {}));
+    LUNA_TRY(runner->scheduler, loaded->catalog().create<luna_scheduler_if>("static", {}));
     engine::EngineOptions engine_options;
     engine_options.prefix_cache = false;  // both write the same blocks
     if (runner == &sides.drafting) {
-      LUNA_TRY(engine_options.speculation.n_draft_max, number(options, "--draft"));
-      LUNA_TRY(engine_options.speculation.lengths.n_min, number(options, "--min"));
-      LUNA_TRY(engine_options.speculation.lengths.n_max, number(options, "--max"));
+      LUNA_TRY(engine_options.speculation.n_draft_max, options.number("--draft"));
+      LUNA_TRY(engine_options.speculation.lengths.n_min, options.number("--min"));
+      LUNA_TRY(engine_options.speculation.lengths.n_max, options.number("--max"));
     }
     LUNA_TRY(runner->engine,
              engine::Engine::create(
-                 model->compiled(),
+                 loaded->compiled(),
                  runner->scheduler,
                  tokenizer,
-                 clock,
+                 loaded->clock(),
                  runner->stats,
                  engine_options,
                  [](void*) {},
                  nullptr));
   }
-  LUNA_TRY(const std::uint32_t n_rounds, number(options, "--rounds"));
-  LUNA_TRY(const std::uint32_t n_tokens, number(options, "--tokens"));
-  Bench bench(tokenizer, clock, n_tokens);
+  LUNA_TRY(const std::uint32_t n_rounds, options.number("--rounds"));
+  LUNA_TRY(const std::uint32_t n_tokens, options.number("--tokens"));
+  Bench bench(tokenizer, loaded->clock(), n_tokens);
   std::printf("| workload | times as fast | 10 %%..90 %% | tokens/s | drafts accepted |\n");
   std::printf("| --- | --- | --- | --- | --- |\n");
   for (const Workload& workload : workloads()) {
-    const std::string& only = options.find("--only")->second;
+    const std::string& only = options.text("--only");
     if (!only.empty() && workload.name.find(only) == std::string::npos) continue;
     LUNA_TRY(compare(bench, sides, workload, n_rounds));
   }
@@ -277,7 +245,7 @@ Result<void> run(int argc, char** argv) {
 }  // namespace luna
 
 int main(int argc, char** argv) {
-  if (const luna::Result<void> done = luna::run(argc, argv); !done) {
+  if (const luna::Result<void> done = luna::run({argv, static_cast<std::size_t>(argc)}); !done) {
     std::cerr << "bench_speculation: " << done.error().message() << "\n";
     return 1;
   }

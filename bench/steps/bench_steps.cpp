@@ -5,18 +5,16 @@
 //               [--json FILE]
 // Prompts of 128, 512 and 2048 tokens in one step each, then one decoded token a sequence for 1, 8,
 // 32 and 64 sequences that hold `context` tokens. Medians.
-#include "core/base/clock.hpp"
-#include "core/model/model_loader.hpp"
-#include "core/plugin/catalog.hpp"
+#include "tests/support/direct_model.hpp"
+#include "tests/support/program_options.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <map>
+#include <span>
 
 namespace luna {
 namespace {
@@ -25,38 +23,6 @@ constexpr std::uint32_t kBlockTokens = 32;
 constexpr std::uint32_t kPrompts[] = {128, 512, 2048};
 constexpr std::uint32_t kBatches[] = {1, 8, 32, 64};
 
-using Options = std::map<std::string, std::string, std::less<>>;
-
-Result<Options> read_options(int argc, char** argv) {
-  Options options = {{"--model", ""},
-                     {"--backend", "cpu"},
-                     {"--numerics", "i12"},
-                     {"--kv", "bf16"},
-                     {"--threads", "2"},
-                     {"--context", "128"},
-                     {"--ms", "500"},
-                     {"--plugins", LUNA_PLUGIN_DIR},
-                     {"--only", ""},
-                     {"--json", ""}};
-  for (int i = 1; i < argc; i += 2) {
-    const auto found = options.find(std::string_view(argv[i]));
-    if (found == options.end() || i + 1 == argc)
-      return Error{Code::invalid_argument, std::string(argv[i]) + " is not known or has no value"};
-    found->second = argv[i + 1];
-  }
-  if (options["--model"].empty()) return Error{Code::invalid_argument, "--model is required"};
-  return options;
-}
-Result<std::uint32_t> number(const Options& options, std::string_view name) {
-  const std::string& text = options.find(name)->second;
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > 1000000)
-    return Error{Code::invalid_argument, std::string(name) + " = " + text + ": must be above 0"};
-  return value;
-}
-
-/// Steps of n_seqs sequences of n_new tokens each, after `first` tokens; waits for each.
 class StepTimer {
  public:
   /// KV blocks of a sequence.
@@ -153,11 +119,12 @@ struct Row {
   double tokens_per_s = 0;
 };
 
-Result<std::vector<Row>> measure(const model::CompiledModel& compiled, const Options& options) {
-  LUNA_TRY(const std::uint32_t ms_min, number(options, "--ms"));
-  LUNA_TRY(const std::uint32_t context, number(options, "--context"));
+Result<std::vector<Row>> measure(const model::CompiledModel& compiled,
+                                 const ProgramOptions& options) {
+  LUNA_TRY(const std::uint32_t ms_min, options.number("--ms"));
+  LUNA_TRY(const std::uint32_t context, options.number("--context"));
   StepTimer timer(compiled, StepTimer::blocks_of(compiled.limits.n_positions_max));
-  const std::string& only = options.find("--only")->second;
+  const std::string& only = options.text("--only");
   std::vector<Row> rows;
   const auto add =
       [&](const std::string& name, std::uint32_t n_seqs, std::uint32_t n_new) -> Result<void> {
@@ -173,43 +140,41 @@ Result<std::vector<Row>> measure(const model::CompiledModel& compiled, const Opt
   return rows;
 }
 
-Result<void> run(int argc, char** argv) {
-  LUNA_TRY(const Options options, read_options(argc, argv));
-  RealClock clock;
-  plugin::HostServices services({.clock = &clock, .seed = 0, .parallel_for = {}});
-  const auto catalog = plugin::Catalog::scan({{options.find("--plugins")->second}, &services});
-  LUNA_TRY(const auto backend,
-           catalog->create<luna_backend_if>(options.find("--backend")->second, {}));
-  std::vector<plugin::Instance<luna_quant_if>> quants;
-  LUNA_TRY(auto gguf, catalog->create<luna_quant_if>("gguf", {}));
-  quants.push_back(std::move(gguf));
-
-  model::ModelOptions model;
+Result<void> run(std::span<char*> arguments) {
+  LUNA_TRY(const ProgramOptions options,
+           ProgramOptions::read(arguments,
+                                {{"--model", ""},
+                                 {"--backend", "cpu"},
+                                 {"--numerics", "i12"},
+                                 {"--kv", "bf16"},
+                                 {"--threads", "2"},
+                                 {"--context", "128"},
+                                 {"--ms", "500"},
+                                 {"--plugins", LUNA_PLUGIN_DIR},
+                                 {"--only", ""},
+                                 {"--json", ""}},
+                                {"--model"}));
+  DirectModel::Options direct;
+  direct.plugin_folder = options.text("--plugins");
+  direct.backend = options.text("--backend");
+  LUNA_TRY(direct.n_threads, options.number("--threads"));
+  model::ModelOptions& model = direct.model;
   model.name = "bench";
-  model.path = options.find("--model")->second;
-  const std::string& numerics = options.find("--numerics")->second;
-  for (std::uint32_t n = LUNA_NUMERICS_F32; n <= LUNA_NUMERICS_BF16; ++n)
-    if (model::numerics_name(n) == numerics) model.numerics = n;
-  if (model::numerics_name(model.numerics) != numerics)
-    return Error{Code::invalid_argument, "--numerics " + numerics + ": must be i12, i8 or bf16"};
-  if (options.find("--kv")->second == "int8") model.kv_dtype = LUNA_DTYPE_I8;
-  LUNA_TRY(const std::uint32_t context, number(options, "--context"));
+  model.path = options.text("--model");
+  const std::string& numerics = options.text("--numerics");
+  LUNA_TRY(model.numerics, numerics_of(numerics));
+  LUNA_TRY(model.kv_dtype, kv_dtype_of(options.text("--kv")));
+  LUNA_TRY(const std::uint32_t context, options.number("--context"));
   model.limits.n_rows_max = 2048;
   model.limits.n_seqs_max = 64;
   model.limits.n_out_rows_max = 64;
   model.limits.n_positions_max = std::max(2048U, context + 1);
   model.kv_blocks_max = std::max(StepTimer::blocks_of(model.limits.n_positions_max),
                                  64 * StepTimer::blocks_of(context + 1));
-  model::DeviceOptions device_options;
-  device_options.name = "a0";
-  device_options.memory_bytes = std::uint64_t{16} << 30;
-  LUNA_TRY(device_options.n_threads, number(options, "--threads"));
-  LUNA_TRY(const auto device, model::Device::open(backend, device_options));
-  model::Device* const devices[] = {device.get()};
-  LUNA_TRY(const auto loaded, model::Model::load(model, {quants, devices, std::nullopt}));
+  LUNA_TRY(const auto loaded, DirectModel::load(direct));
   LUNA_TRY(const std::vector<Row> rows, measure(loaded->compiled(), options));
   std::ofstream json;
-  if (!options.find("--json")->second.empty()) json.open(options.find("--json")->second);
+  if (!options.text("--json").empty()) json.open(options.text("--json"));
   json << "{\"numerics\": \"" << numerics << "\", \"rows\": [";
   for (const Row& row : rows) {
     std::printf("%-6s %-13s %9.3f ms %9.1f tokens/s\n",
@@ -228,7 +193,7 @@ Result<void> run(int argc, char** argv) {
 }  // namespace luna
 
 int main(int argc, char** argv) {
-  if (const luna::Result<void> done = luna::run(argc, argv); !done) {
+  if (const luna::Result<void> done = luna::run({argv, static_cast<std::size_t>(argc)}); !done) {
     std::cerr << "bench_steps: " << done.error().message() << "\n";
     return 1;
   }

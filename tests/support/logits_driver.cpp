@@ -4,54 +4,21 @@
 //               [--prompt N --keep-percent P]
 // With --keep-percent below 100 the KV of the first N tokens is pruned before the others follow.
 // Writes raw FP32 [n_tokens, vocab_size]; the time inside steps goes to stderr.
-#include "core/base/clock.hpp"
 #include "core/engine/kv_pruning.hpp"
-#include "core/model/model_loader.hpp"
-#include "core/plugin/catalog.hpp"
+#include "tests/support/direct_model.hpp"
+#include "tests/support/program_options.hpp"
 
+#include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
 #include <numeric>
+#include <span>
 #include <thread>
 
 namespace luna {
 namespace {
-
-using Options = std::map<std::string, std::string, std::less<>>;
-
-Result<Options> read_options(int argc, char** argv) {
-  Options options = {{"--numerics", ""},
-                     {"--threads", "1"},
-                     {"--rows-per-step", "64"},
-                     {"--kv", "bf16"},
-                     {"--prompt", "1"},
-                     {"--keep-percent", "100"}};
-  for (const char* required : {"--model", "--backend", "--tokens", "--out"})
-    options[required] = "";
-  for (int i = 1; i < argc; i += 2) {
-    const auto found = options.find(std::string_view(argv[i]));
-    if (found == options.end() || i + 1 == argc)
-      return Error{Code::invalid_argument, std::string(argv[i]) + " is not known or has no value"};
-    found->second = argv[i + 1];
-  }
-  for (const char* required : {"--model", "--backend", "--tokens", "--out"})
-    if (options[required].empty())
-      return Error{Code::invalid_argument, std::string(required) + " is required"};
-  return options;
-}
-
-Result<std::uint32_t> number(const Options& options, std::string_view name) {
-  const std::string& text = options.find(name)->second;
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value == 0)
-    return Error{Code::invalid_argument, std::string(name) + " = " + text + ": must be above 0"};
-  return value;
-}
 
 /// A JSON list of numbers; nothing else is understood.
 Result<std::vector<std::uint32_t>> read_ids(const std::string& path) {
@@ -68,22 +35,6 @@ Result<std::vector<std::uint32_t>> read_ids(const std::string& path) {
   }
   if (mark != ']' || ids.empty()) return Error{Code::corrupt, path + ": the list has no end"};
   return ids;
-}
-
-Result<std::uint32_t> numerics_of(const Options& options) {
-  const std::string& backend = options.find("--backend")->second;
-  std::string name = options.find("--numerics")->second;
-  if (name.empty()) name = backend == "reference" ? "f32" : "i12";
-  for (std::uint32_t n = LUNA_NUMERICS_F32; n <= LUNA_NUMERICS_BF16; ++n)
-    if (model::numerics_name(n) == name) return n;
-  return Error{Code::invalid_argument, "--numerics " + name + ": must be f32, i12, i8 or bf16"};
-}
-
-Result<std::uint32_t> kv_dtype_of(const Options& options) {
-  const std::string& name = options.find("--kv")->second;
-  if (name == "bf16") return LUNA_DTYPE_BF16;
-  if (name == "int8") return LUNA_DTYPE_I8;
-  return Error{Code::invalid_argument, "--kv " + name + ": must be bf16 or int8"};
 }
 
 /// Runs steps of one sequence and waits for each.
@@ -184,48 +135,52 @@ Result<void> write_logits(const model::CompiledModel& compiled,
   return {};
 }
 
-Result<void> run(int argc, char** argv) {
-  LUNA_TRY(const Options options, read_options(argc, argv));
-  LUNA_TRY(const std::vector<std::uint32_t> ids, read_ids(options.find("--tokens")->second));
-  RealClock clock;
-  plugin::HostServices services({.clock = &clock, .seed = 0, .parallel_for = {}});
-  const auto catalog = plugin::Catalog::scan({{LUNA_PLUGIN_DIR}, &services});
-  LUNA_TRY(const auto backend,
-           catalog->create<luna_backend_if>(options.find("--backend")->second, {}));
-  std::vector<plugin::Instance<luna_quant_if>> quants;
-  LUNA_TRY(auto gguf, catalog->create<luna_quant_if>("gguf", {}));
-  quants.push_back(std::move(gguf));
-
-  model::ModelOptions model;
+Result<void> run(std::span<char*> arguments) {
+  LUNA_TRY(const ProgramOptions options,
+           ProgramOptions::read(arguments,
+                                {{"--model", ""},
+                                 {"--backend", ""},
+                                 {"--tokens", ""},
+                                 {"--out", ""},
+                                 {"--numerics", ""},
+                                 {"--threads", "1"},
+                                 {"--rows-per-step", "64"},
+                                 {"--kv", "bf16"},
+                                 {"--prompt", "1"},
+                                 {"--keep-percent", "100"}},
+                                {"--model", "--backend", "--tokens", "--out"}));
+  LUNA_TRY(const std::vector<std::uint32_t> ids, read_ids(options.text("--tokens")));
+  DirectModel::Options direct;
+  direct.plugin_folder = LUNA_PLUGIN_DIR;
+  direct.backend = options.text("--backend");
+  LUNA_TRY(direct.n_threads, options.number("--threads"));
+  model::ModelOptions& model = direct.model;
   model.name = "logits";
-  model.path = options.find("--model")->second;
-  LUNA_TRY(model.numerics, numerics_of(options));
-  LUNA_TRY(model.kv_dtype, kv_dtype_of(options));
-  LUNA_TRY(model.prune_keep_percent, number(options, "--keep-percent"));
-  LUNA_TRY(const std::uint32_t prompt, number(options, "--prompt"));
+  model.path = options.text("--model");
+  const std::string& numerics = options.text("--numerics");
+  LUNA_TRY(model.numerics,
+           numerics_of(!numerics.empty()               ? numerics
+                       : direct.backend == "reference" ? "f32"
+                                                       : "i12"));
+  LUNA_TRY(model.kv_dtype, kv_dtype_of(options.text("--kv")));
+  LUNA_TRY(model.prune_keep_percent, options.number("--keep-percent"));
+  LUNA_TRY(const std::uint32_t prompt, options.number("--prompt"));
   if (prompt > ids.size()) return Error{Code::invalid_argument, "--prompt is beyond the tokens"};
-  LUNA_TRY(model.limits.n_rows_max, number(options, "--rows-per-step"));
+  LUNA_TRY(model.limits.n_rows_max, options.number("--rows-per-step"));
   model.limits.n_seqs_max = 1;
   model.limits.n_out_rows_max = model.limits.n_rows_max;
   model.limits.n_positions_max = static_cast<std::uint32_t>(ids.size());
-  model.kv_blocks_max = (model.limits.n_positions_max + 31) / 32;
+  model.kv_blocks_max = std::max(2U, (model.limits.n_positions_max + 31) / 32);  // two at least
   model.n_candidates = 1;
-  model::DeviceOptions device_options;
-  device_options.name = "a0";
-  device_options.memory_bytes = std::uint64_t{16}
-                                << 30;  // no limit here: the test's machine is one
-  LUNA_TRY(device_options.n_threads, number(options, "--threads"));
-  LUNA_TRY(const auto device, model::Device::open(backend, device_options));
-  model::Device* const devices[] = {device.get()};
-  LUNA_TRY(const auto loaded, model::Model::load(model, {quants, devices, std::nullopt}));
-  return write_logits(loaded->compiled(), ids, prompt, options.find("--out")->second);
+  LUNA_TRY(const auto loaded, DirectModel::load(direct));
+  return write_logits(loaded->compiled(), ids, prompt, options.text("--out"));
 }
 
 }  // namespace
 }  // namespace luna
 
 int main(int argc, char** argv) {
-  if (const luna::Result<void> done = luna::run(argc, argv); !done) {
+  if (const luna::Result<void> done = luna::run({argv, static_cast<std::size_t>(argc)}); !done) {
     std::cerr << "luna_logits: " << done.error().message() << "\n";
     return 1;
   }
