@@ -114,7 +114,9 @@ Result<void> Reader::open_all() {
 void Reader::take_text(Stream& stream, std::string_view text) {
   if (text.empty()) return;  // the opening chunk, with the role
   if (first_us_ == 0) first_us_ = now_us_;
-  const bool counts = now_us_ - first_us_ >= options_.n_warm_up_us;
+  const std::uint64_t since_us = now_us_ - first_us_;
+  const bool counts =
+      since_us >= options_.warm_up_us && since_us < options_.warm_up_us + options_.counted_us;
   if (counts && counted_begin_us_ == 0) counted_begin_us_ = now_us_;
   if (counts) ++report_.n_events;
   for (; text.size() >= kTokenBytes; text.remove_prefix(kTokenBytes)) {

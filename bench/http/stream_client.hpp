@@ -11,7 +11,8 @@ namespace luna::bench {
 struct ClientOptions {
   std::uint16_t port = 0;
   std::uint32_t n_streams = 0;
-  std::uint64_t n_warm_up_us = 0;  ///< tokens of so long after the first are not counted
+  std::uint64_t warm_up_us = 0;  ///< tokens of so long after the first are not counted
+  std::uint64_t counted_us = 0;  ///< those of so long afterwards are; the rest is the streams' end
 };
 
 /// What the streams brought.
