@@ -19,6 +19,8 @@ from rows import Row
 
 START_TIMEOUT_S = 400
 STOP_TIMEOUT_S = 30
+# A process that uses less of a core than this is at rest. One that polls while it waits never is.
+QUIET_RATIO, QUIET_INTERVAL_S, QUIET_TIMEOUT_S = 0.1, 0.5, 20
 PREFILL_REPEATS = 3  # within one sample, since they are short; their median is the sample
 
 
@@ -55,6 +57,29 @@ class Resident:
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
 
+    def cpu_s_(self) -> float:
+        """What the processes of the group have computed so far."""
+        ticks = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(fields[2]) == self.process.pid:
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def come_to_rest(self) -> None:
+        """Waits for what goes on in the background after a start (memory for the KV cache, say): paused
+        half way, it would go on beside the first sample."""
+        before = self.cpu_s_()
+        for _ in range(int(QUIET_TIMEOUT_S / QUIET_INTERVAL_S)):
+            time.sleep(QUIET_INTERVAL_S)
+            now = self.cpu_s_()
+            if now - before <= QUIET_RATIO * QUIET_INTERVAL_S:
+                return
+            before = now
+
     def pause(self) -> None:
         self.signal_(signal.SIGSTOP)
 
@@ -88,6 +113,7 @@ class HttpServer:
                 self.resident.stop()
                 raise RuntimeError(self.resident.failure())
             time.sleep(0.2)
+        self.resident.come_to_rest()
         self.resident.pause()
 
     def answers_(self) -> bool:
@@ -111,6 +137,7 @@ class Driver:
         )
         self.read_()  # it is ready
         self.ask_({"sequences": 1, "prompt_tokens": 64, "generated_tokens": 4})  # not counted
+        self.resident.come_to_rest()
         self.resident.pause()
 
     def read_(self):

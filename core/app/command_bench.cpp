@@ -8,6 +8,7 @@
 #include "core/bench/cdf_plot.hpp"
 #include "core/bench/http_target.hpp"
 #include "core/bench/pipeline_target.hpp"
+#include "core/bench/quiet_wait.hpp"
 
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <memory>
 #include <ostream>
+#include <thread>
 #include <utility>
 
 namespace luna::app {
@@ -57,6 +59,18 @@ Result<std::unique_ptr<App>> start_app(const BenchOptions& options) {
   LUNA_TRY(auto app, App::create(std::move(settings), app_options));
   LUNA_TRY(app->warm_up([] { return !StopSignal::is_set(); }));
   return app;
+}
+
+/// A server that is measured has been up for a while; so has this process then.
+void wait_for_rest(std::ostream& err) {
+  bench::QuietWait wait;
+  wait.cpu_time = bench::process_cpu_time;
+  wait.pause = [](Nanoseconds time) { std::this_thread::sleep_for(time); };
+  wait.keep_going = [] { return !StopSignal::is_set(); };
+  if (bench::wait_until_quiet(wait) || StopSignal::is_set()) return;
+  err << "luna: the model still starts after "
+      << std::chrono::duration_cast<std::chrono::seconds>(wait.longest).count()
+      << " s; the figures are of a process that is busy with itself\n";
 }
 
 Result<bench::PromptSource> prompt_source(const BenchOptions& options, std::uint64_t seed) {
@@ -121,6 +135,7 @@ Result<int> bench(const BenchOptions& options, const CommandStreams& streams) {
   std::string target_name = options.url;
   if (options.url.empty()) {
     LUNA_TRY(app, start_app(options));
+    wait_for_rest(streams.err);
     target = bench::pipeline_target(app->pipeline());
     target_name = app->pipeline().model_names().front() + " in this process";
   } else {
