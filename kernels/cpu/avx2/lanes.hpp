@@ -24,7 +24,7 @@ inline constexpr int kTileRows = 3;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
 inline constexpr int kChainRows = 2;
-constexpr int strips_beside(int /*queries*/) {
+constexpr int strips_beside(int /*rows*/) {
   return 1;
 }
 

@@ -21,10 +21,10 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileStrips = 2;
 inline constexpr int kDirectStrips = 2;
 inline constexpr int kChainRows = 6;
-// A query costs four accumulators a strip, and each operand of a query is broadcast once for all
-// strips: with one strip the loads would be the limit.
-constexpr int strips_beside(int queries) {
-  return queries <= 3 ? 2 : 1;
+// A row costs two accumulators a strip, and each of its operands is broadcast once for all strips:
+// with one strip the loads would be the limit.
+constexpr int strips_beside(int rows) {
+  return rows <= 6 ? 2 : 1;
 }
 
 LUNA_ISA_INLINE __mmask16 first_lanes(int n) {

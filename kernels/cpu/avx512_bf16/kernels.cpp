@@ -22,52 +22,31 @@ LUNA_ISA_INLINE I even_pair(I first, I second) {
 LUNA_ISA_INLINE I odd_pair(I first, I second) {
   return _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(second, 16), first);
 }
-/// Stores 16 BF16 numbers, given as FP32, as the pairs (x2, x0), (x3, x1), (x6, x4), ..
-LUNA_ISA_INLINE void store_pairs(void* p, F x) {
-  const __m512i order = _mm512_set_epi16(0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,
-                                         0,  //
-                                         27,
-                                         31,
-                                         25,
-                                         29,
-                                         19,
-                                         23,
-                                         17,
-                                         21,
-                                         11,
-                                         15,
-                                         9,
-                                         13,
-                                         3,
-                                         7,
-                                         1,
-                                         5);
-  const __m512i pairs = _mm512_permutexvar_epi16(order, as_words(x));
-  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_castsi512_si256(pairs));
+using Halves = __m256i;
+/// 16 BF16 numbers, as round_to_bf16() rounds; denormals become zeros, which they are in products.
+LUNA_ISA_INLINE Halves round_halves(F x) {
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+}
+LUNA_ISA_INLINE F widen_halves(Halves x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+/// Stores 16 BF16 numbers as the pairs (x2, x0), (x3, x1), (x6, x4), ..
+LUNA_ISA_INLINE void store_pairs(void* p, Halves x) {
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(4, 5, 0, 1, 6, 7, 2, 3, 12, 13, 8, 9, 14, 15, 10, 11));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_shuffle_epi8(x, order));
 }
 
 // clang-format off
+#include "kernels/cpu/shared/vector_math.inl"
+#include "kernels/cpu/shared/lines.inl"
+#include "kernels/cpu/shared/chain_pairs.inl"
 #include "kernels/cpu/shared/kernels.inl"
 #include "kernels/cpu/shared/dense_pairs.inl"
 // clang-format on
 
 constexpr KernelSet make_pair_set() {
   KernelSet set = make_set(Isa::avx512_bf16, "avx512_bf16");
-  set.round_rows = round_rows_to_pairs;
   set.linear = linear_with_pairs;
   return set;
 }

@@ -25,8 +25,9 @@ inline constexpr int kTileRows = 2;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
 inline constexpr int kChainRows = 2;
-/// Strips of 16 positions (or columns of V) that attention takes at once beside `queries` queries.
-constexpr int strips_beside(int /*queries*/) {
+/// Strips of 16 positions, or columns of V, that attention takes at once beside so many rows of a
+/// chain: queries times terms.
+constexpr int strips_beside(int /*rows*/) {
   return 1;
 }
 

@@ -1,17 +1,28 @@
 // Attention over paged KV. Included like vector_math.inl, after kv.inl.
 //
-// A query is one head of one row; a tile is up to kQueryRows queries, whatever rows they belong to.
+// A query is one head of one row. Queries go over KV in panels: the tiles of a panel, each as many
+// queries as registers hold, take a step of 32 positions one after the other, while it is in L1.
 // Prefill rows, decode rows and slices go through the same code, so they have the same bits.
 
-inline constexpr int kQueryRows = 4;
+inline constexpr int kTileQueries = 4;
+inline constexpr int kPanelQueries = 12;  // whole tiles of three and of four
 
-/// One tile's working memory, carved from the caller's scratch.
+/// A panel's working memory, carved from the caller's scratch.
 struct AttendMemory {
-  float* q;           // [kQueryTerms][kQueryRows][head_dim]
-  float* scores;      // [kQueryRows][kPartitionTokens]
-  float* weights;     // [kProbabilityTerms][kQueryRows][kPartitionTokens]
-  std::byte* v_copy;  // [16][head_dim][2] BF16: a 32-token step with zeros where nobody looks
-  float* stack;       // [kStackDepth][kQueryRows][state_floats]
+  ChainValue* q;        // [kQueryTerms][kPanelQueries][head_dim]
+  float* scores;        // [kPanelQueries][kPartitionTokens]
+  ChainValue* weights;  // [kProbabilityTerms][kPanelQueries][kPartitionTokens]
+  std::byte* v_copy;    // [16][head_dim][2] BF16: a 32-token step with zeros where nobody looks
+  float* stack;         // [kStackDepth][kPanelQueries][state_floats]
+
+  /// That of the queries from `first` on.
+  LUNA_MEMBER_INLINE AttendMemory from(std::int64_t first, int head_dim) const {
+    AttendMemory rest = *this;
+    rest.q += first * head_dim;
+    rest.scores += first * kPartitionTokens;
+    rest.weights += first * kPartitionTokens;
+    return rest;
+  }
 };
 
 /// Tree nodes waiting for their right sibling: one a level at most, and the one being made.
@@ -20,49 +31,92 @@ inline constexpr int kStackDepth = 33;
 LUNA_ISA_INLINE AttendMemory place_attend_memory(int head_dim, void* scratch) {
   AttendMemory m;
   auto* p = static_cast<float*>(scratch);
-  m.q = p;
-  p += kQueryTerms * kQueryRows * head_dim;
+  m.q = reinterpret_cast<ChainValue*>(p);
+  p += kQueryTerms * kPanelQueries * head_dim;
   m.scores = p;
-  p += kQueryRows * kPartitionTokens;
-  m.weights = p;
-  p += kProbabilityTerms * kQueryRows * kPartitionTokens;
+  p += kPanelQueries * kPartitionTokens;
+  m.weights = reinterpret_cast<ChainValue*>(p);
+  p += kProbabilityTerms * kPanelQueries * kPartitionTokens;
   m.v_copy = reinterpret_cast<std::byte*>(p);
   p += 16 * head_dim;
   m.stack = p;
   return m;
 }
 
-/// A tile of queries: which positions each one sees.
-struct QueryTile {
+/// Positions relative to a partition's start, within it.
+struct TokenRange {
+  int first;
+  int last;
+  bool contains(int i) const { return i >= first && i < last; }
+  bool contains(int begin, int end) const { return begin >= first && end <= last; }
+};
+LUNA_ISA_INLINE TokenRange within_partition(std::int64_t first,
+                                            std::int64_t last,
+                                            std::int64_t start) {
+  const auto clamp = [](std::int64_t at) {
+    return static_cast<int>(at < 0 ? 0 : at > kPartitionTokens ? kPartitionTokens : at);
+  };
+  return {clamp(first - start), clamp(last - start)};
+}
+
+/// Consecutive queries, a panel or a tile of it: which positions each one sees.
+struct Queries {
   const AttendArgs* args;
-  std::int64_t first_query;  // row * group_heads + head
-  int n_queries;
+  std::int64_t first;  // row * group_heads + head
+  int count;
   std::int64_t fetch_end =
       INT64_MAX;  // the caller's KV may end here: nothing is fetched from there
 
-  std::int64_t row(int query) const { return (first_query + query) / args->group_heads; }
-  std::int64_t head(int query) const { return (first_query + query) % args->group_heads; }
+  std::int64_t row(int query) const { return (first + query) / args->group_heads; }
+  std::int64_t head(int query) const { return (first + query) % args->group_heads; }
   std::int64_t last_seen(int query) const { return args->first_position + row(query) + 1; }
   std::int64_t first_seen(int query) const {
-    const std::int64_t first = last_seen(query) - args->window;
-    return args->window == 0 || first < 0 ? 0 : first;
+    const std::int64_t from = last_seen(query) - args->window;
+    return args->window == 0 || from < 0 ? 0 : from;
   }
-  /// The KV comes from memory with the first tile, the others find it in the cache.
-  bool comes_first() const { return first_query == 0; }
+  /// What a query sees of the partition from `start` on.
+  TokenRange seen(int query, std::int64_t start) const {
+    return within_partition(first_seen(query), last_seen(query), start);
+  }
+  /// Whole chain steps around what any of them sees of a partition: what lies outside has weight
+  /// zero and changes nothing. Empty where nobody sees anything.
+  TokenRange steps(std::int64_t start) const {
+    const TokenRange all = within_partition(first_seen(0), last_seen(count - 1), start);
+    if (all.first >= all.last) {
+      return {0, 0};
+    }
+    return {all.first / kChainStep * kChainStep,
+            (all.last + kChainStep - 1) / kChainStep * kChainStep};
+  }
+  /// The KV comes from memory with the first ones, the others find it in the cache.
+  bool come_first() const { return first == 0; }
 };
 
+/// Queries of a tile: three where that makes whole rows, so that no tile straddles two of them.
+LUNA_ISA_INLINE int tile_queries(const AttendArgs& args) {
+  return args.group_heads % 3 == 0 ? 3 : kTileQueries;
+}
+
+/// Calls body(tile, its memory) for the tiles of a panel.
+template <class Body>
+LUNA_ISA_INLINE void for_tiles(const Queries& panel, const AttendMemory& memory, Body body) {
+  const int most = tile_queries(*panel.args);
+  for (int first = 0; first < panel.count; first += most) {
+    Queries tile = panel;
+    tile.first += first;
+    tile.count = panel.count - first < most ? panel.count - first : most;
+    body(tile, memory.from(first, panel.args->kv.shape.head_dim));
+  }
+}
+
 /// The rows of Q in BF16 terms.
-void split_queries(const QueryTile& tile, const AttendMemory& memory) {
-  const int head_dim = tile.args->kv.shape.head_dim;
-  for (int i = 0; i < tile.n_queries; ++i) {
-    const float* q = tile.args->q + tile.row(i) * tile.args->q_stride + tile.head(i) * head_dim;
+void split_queries(const Queries& panel, const AttendMemory& memory) {
+  const int head_dim = panel.args->kv.shape.head_dim;
+  for (int i = 0; i < panel.count; ++i) {
+    const float* q = panel.args->q + panel.row(i) * panel.args->q_stride + panel.head(i) * head_dim;
     for (int d = 0; d < head_dim; d += 16) {
-      F rest = load(q + d);
-      for (int t = 0; t < kQueryTerms; ++t) {
-        const F term = round_to_bf16(rest);
-        store(memory.q + (t * kQueryRows + i) * head_dim + d, term);
-        rest = sub(rest, term);
-      }
+      store_terms<kQueryTerms>(
+          load(q + d), memory.q + i * head_dim + d, std::int64_t{kPanelQueries} * head_dim);
     }
   }
 }
@@ -75,15 +129,15 @@ inline constexpr std::int64_t kFetchSteps = 4;
 /// From K (or V) of a position to what is read kFetchSteps later; 0 if nothing is, or if the cache
 /// holds it.
 template <KvType type>
-LUNA_ISA_INLINE std::ptrdiff_t fetch_distance(const QueryTile& tile,
+LUNA_ISA_INLINE std::ptrdiff_t fetch_distance(const Queries& tile,
                                               std::int64_t position,
                                               bool is_value) {
-  if (!tile.comes_first()) {
+  if (!tile.come_first()) {
     return 0;
   }
   const KvView& kv = tile.args->kv;
   const std::int64_t start = position / kPartitionTokens * kPartitionTokens;
-  const std::int64_t seen_end = tile.last_seen(tile.n_queries - 1);
+  const std::int64_t seen_end = tile.last_seen(tile.count - 1);
   std::int64_t end = start + kPartitionTokens;
   end = end < seen_end ? end : (seen_end + kChainStep - 1) / kChainStep * kChainStep;
   std::int64_t target = position + kFetchSteps * kChainStep;
@@ -107,97 +161,88 @@ LUNA_ISA_INLINE F load_scales(const std::byte* p) {
   return as_floats(shift_left<16>(load_halves(p)));
 }
 
-/// Scores of 16 positions a strip from `position` on, scaled and capped, for all queries of the
-/// tile.
-template <int queries, int strips, KvType type>
-void score_tokens(const QueryTile& tile, const AttendMemory& memory, std::int64_t position) {
+/// A step of 32 positions: where it lies, and what its K and V fetch ahead.
+struct KvStep {
+  std::int64_t position;
+  KvHeadParts head;
+  std::ptrdiff_t fetch_ahead;
+};
+
+/// Scores of a step for all queries of a tile, scaled and capped.
+template <int queries, KvType type>
+void score_step(const Queries& tile, const AttendMemory& memory, const KvStep& step) {
+  constexpr int kStrips = strips_beside(queries * kQueryTerms);
   const AttendArgs& args = *tile.args;
   const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
-  const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
-  const std::ptrdiff_t fetch_ahead = fetch_distance<type>(tile, position, false);
-  F acc[strips][queries];
-  for (int s = 0; s < strips; ++s) {
-    for (int i = 0; i < queries; ++i) {
-      acc[s][i] = set(0.0F);
-    }
-  }
   const std::int64_t q_stride = args.kv.shape.head_dim;
-  for (std::size_t d = 0; d < head_dim; d += kChainStep) {
-    chain_step<strips, queries, kQueryTerms>(acc,
-                                             {memory.q + d, q_stride, kQueryRows * q_stride},
-                                             k_lines<type>(head, head_dim, d, fetch_ahead));
-  }
-  for (int s = 0; s < strips; ++s) {
-    F scale = set(args.scale);
-    if constexpr (type == KvType::int8) {
-      scale = mul(load_scales(head.k_scales + (head.slot + 16 * static_cast<std::size_t>(s)) * 2),
-                  scale);
-    }
-    float* scores = memory.scores + position % kPartitionTokens + 16 * s;
-    for (int i = 0; i < queries; ++i) {
-      F score = mul(acc[s][i], scale);
-      if (args.softcap != 0.0F) {
-        score = softcap_lanes(score, set(args.softcap));
+  for (int first = 0; first < kChainStep; first += 16 * kStrips) {
+    KvHeadParts head = step.head;
+    head.slot += static_cast<std::size_t>(first);
+    F acc[kStrips][queries];
+    for (int s = 0; s < kStrips; ++s) {
+      for (int i = 0; i < queries; ++i) {
+        acc[s][i] = set(0.0F);
       }
-      store(scores + i * kPartitionTokens, score);
+    }
+    for (std::size_t d = 0; d < head_dim; d += kChainStep) {
+      chain_step<kStrips, queries, kQueryTerms>(acc,
+                                                {memory.q + d, q_stride, kPanelQueries * q_stride},
+                                                k_lines<type>(head, head_dim, d, step.fetch_ahead));
+    }
+    float* scores = memory.scores + step.position % kPartitionTokens + first;
+    for (int s = 0; s < kStrips; ++s) {
+      F scale = set(args.scale);
+      if constexpr (type == KvType::int8) {
+        scale = mul(load_scales(head.k_scales + (head.slot + 16 * static_cast<std::size_t>(s)) * 2),
+                    scale);
+      }
+      for (int i = 0; i < queries; ++i) {
+        F score = mul(acc[s][i], scale);
+        if (args.softcap != 0.0F) {
+          score = softcap_lanes(score, set(args.softcap));
+        }
+        store(scores + i * kPartitionTokens + 16 * s, score);
+      }
     }
   }
 }
 
-/// Positions of a partition that a query or a tile sees, relative to the partition's start.
-struct TokenRange {
-  int first;
-  int last;
-};
-LUNA_ISA_INLINE TokenRange within_partition(std::int64_t first,
-                                            std::int64_t last,
-                                            std::int64_t start) {
-  const std::int64_t a = first - start;
-  const std::int64_t b = last - start;
-  return {static_cast<int>(a < 0                  ? 0
-                           : a > kPartitionTokens ? kPartitionTokens
-                                                  : a),
-          static_cast<int>(b < 0                  ? 0
-                           : b > kPartitionTokens ? kPartitionTokens
-                                                  : b)};
+/// x where `seen` covers a position, `other` elsewhere; for 16 positions from `first` on.
+LUNA_ISA_INLINE F where_seen(F x, F other, TokenRange seen, int first) {
+  return seen.contains(first, first + 16)
+             ? x
+             : select_range(x, other, seen.first - first, seen.last - first);
 }
 
-/// Softmax of one query over its positions, times the scales of V where it has any; weights outside
-/// `seen` within `all` become exact zeros. Writes max and sum; sum 0 where it sees nothing.
+/// Softmax of one query of a tile over its positions, times the scales of V where it has any;
+/// weights outside what it sees within `steps` become exact zeros. Writes max and sum; sum 0 where
+/// it sees nothing.
 template <KvType type>
-LUNA_ISA_INLINE void weigh_tokens(const QueryTile& tile,
+LUNA_ISA_INLINE void weigh_tokens(const Queries& tile,
                                   const AttendMemory& memory,
                                   int query,
                                   std::int64_t start,
-                                  TokenRange all,
+                                  TokenRange steps,
                                   float* state) {
-  const TokenRange seen = within_partition(tile.first_seen(query), tile.last_seen(query), start);
+  const TokenRange seen = tile.seen(query, start);
   const float* scores = memory.scores + query * kPartitionTokens;
-  float* weights = memory.weights + query * kPartitionTokens;
+  ChainValue* weights = memory.weights + query * kPartitionTokens;
   const F absent = set(-__builtin_inff());
   F largest = absent;
-  for (int i = all.first; i < all.last; i += 16) {
-    largest = max(largest, select_range(load(scores + i), absent, seen.first - i, seen.last - i));
+  for (int i = steps.first; i < steps.last; i += 16) {
+    largest = max(largest, where_seen(load(scores + i), absent, seen, i));
   }
   const float score_max = max_lanes(largest);
   F sum = set(0.0F);
-  for (int i = all.first; i < all.last; i += 16) {
-    const F p = select_range(
-        exp_lanes(sub(load(scores + i), set(score_max))), set(0.0F), seen.first - i, seen.last - i);
+  for (int i = steps.first; i < steps.last; i += 16) {
+    const F p = where_seen(exp_lanes(sub(load(scores + i), set(score_max))), set(0.0F), seen, i);
     sum = add(sum, p);
-    F rest = p;
+    F weight = p;
     if constexpr (type == KvType::int8) {
       const KvHeadParts head = kv_parts_at<type>(tile.args->kv, tile.args->kv_head, start + i);
-      rest = select_range(mul(p, load_scales(head.v_scales + head.slot * 2)),
-                          set(0.0F),
-                          seen.first - i,
-                          seen.last - i);
+      weight = where_seen(mul(p, load_scales(head.v_scales + head.slot * 2)), set(0.0F), seen, i);
     }
-    for (int t = 0; t < kProbabilityTerms; ++t) {
-      const F term = round_to_bf16(rest);
-      store(weights + t * kQueryRows * kPartitionTokens + i, term);
-      rest = sub(rest, term);
-    }
+    store_terms<kProbabilityTerms>(weight, weights + i, kPanelQueries * kPartitionTokens);
   }
   state[0] = score_max;
   state[1] = seen.first < seen.last ? sum_lanes(sum) : 0.0F;
@@ -205,7 +250,7 @@ LUNA_ISA_INLINE void weigh_tokens(const QueryTile& tile,
 
 /// A copy of V of 32 positions with zeros where the query does not look: 0 times what a stale slot,
 /// or one of a later row, holds may be NaN.
-const std::byte* v_seen_by(const QueryTile& tile,
+const std::byte* v_seen_by(const Queries& tile,
                            int query,
                            const AttendMemory& memory,
                            const std::byte* v,
@@ -226,109 +271,159 @@ const std::byte* v_seen_by(const QueryTile& tile,
   return memory.v_copy;
 }
 
-/// Which of a partition's steps of 32 positions this is.
-struct StepPlace {
+/// V of a step, and whether it is the first and the last of a partition's that a tile takes.
+struct ValueStep {
+  const std::byte* v;
+  std::ptrdiff_t fetch_ahead;
   bool is_first;
   bool is_last;
-  std::ptrdiff_t fetch_ahead;
 };
 
 /// out[query] += sum over 32 positions of weight * V. `weights` and `states` begin with the first
 /// query.
 template <int queries, KvType type>
-LUNA_ISA_INLINE void sum_step(
-    const float* weights, const std::byte* v, int head_dim, StepPlace place, float* states) {
-  constexpr int kStrips = strips_beside(queries);
+LUNA_ISA_INLINE void sum_step(const ChainValue* weights,
+                              const ValueStep& step,
+                              int head_dim,
+                              float* states) {
+  constexpr int kStrips = strips_beside(queries * kProbabilityTerms);
   const std::int64_t stride = state_floats(head_dim);
-  const ChainRows a{weights, kPartitionTokens, kQueryRows * kPartitionTokens};
+  const ChainRows a{weights, kPartitionTokens, kPanelQueries * kPartitionTokens};
   for (int d = 0; d < head_dim; d += 16 * kStrips) {
     F acc[kStrips][queries];
     for (int s = 0; s < kStrips; ++s) {
       for (int q = 0; q < queries; ++q) {
-        acc[s][q] = place.is_first ? set(0.0F) : load(states + q * stride + 16 + d + 16 * s);
+        acc[s][q] = step.is_first ? set(0.0F) : load(states + q * stride + 16 + d + 16 * s);
       }
     }
     chain_step<kStrips, queries, kProbabilityTerms>(
         acc,
         a,
-        v_lines<type>(
-            v, static_cast<std::size_t>(head_dim), static_cast<std::size_t>(d), place.fetch_ahead));
+        v_lines<type>(step.v,
+                      static_cast<std::size_t>(head_dim),
+                      static_cast<std::size_t>(d),
+                      step.fetch_ahead));
     // Steps left out as wholly masked would add +0, which turns -0 into +0: so does the end.
     for (int s = 0; s < kStrips; ++s) {
       for (int q = 0; q < queries; ++q) {
         store(states + q * stride + 16 + d + 16 * s,
-              place.is_last ? add(acc[s][q], set(0.0F)) : acc[s][q]);
+              step.is_last ? add(acc[s][q], set(0.0F)) : acc[s][q]);
       }
     }
   }
 }
 
-/// out[query] = sum over the positions of weight * V, for all queries of the tile.
+/// sum_step() for all queries of a tile, none of which meets what it does not see.
 template <int queries, KvType type>
-void sum_values(const QueryTile& tile,
-                const AttendMemory& memory,
-                std::int64_t start,
-                TokenRange all,
-                float* states) {
-  const AttendArgs& args = *tile.args;
-  const int head_dim = args.kv.shape.head_dim;
-  const std::size_t token_bytes = static_cast<std::size_t>(head_dim) * kv_code_bytes(type);
-  const bool is_one_row = tile.row(0) == tile.row(queries - 1);
-  for (int i = all.first; i < all.last; i += kChainStep) {
-    const std::int64_t position = start + i;
-    const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
-    const std::byte* v = head.v + head.slot * token_bytes;
-    StepPlace place{
-        i == all.first, i + kChainStep >= all.last, fetch_distance<type>(tile, position, true)};
-    const float* weights = memory.weights + i;
-    const bool all_see_all =
-        position >= tile.first_seen(queries - 1) && position + kChainStep <= tile.last_seen(0);
-    if (type == KvType::int8 || all_see_all) {  // codes are finite
-      sum_step<queries, type>(weights, v, head_dim, place, states);
-      continue;
-    }
-    place.fetch_ahead = 0;  // from a copy it would lead nowhere
-    if (is_one_row) {
-      v = v_seen_by(tile, 0, memory, v, position);
-      sum_step<queries, type>(weights, v, head_dim, place, states);
-    } else {
-      for (int q = 0; q < queries; ++q) {
-        sum_step<1, type>(weights + q * kPartitionTokens,
-                          v_seen_by(tile, q, memory, v, position),
-                          head_dim,
-                          place,
-                          states + q * state_floats(head_dim));
-      }
-    }
+void sum_seen_values(const Queries& tile,
+                     const AttendMemory& memory,
+                     std::int64_t position,
+                     ValueStep step,
+                     float* states) {
+  const int head_dim = tile.args->kv.shape.head_dim;
+  const ChainValue* weights = memory.weights + position % kPartitionTokens;
+  const bool all_see_all =
+      position >= tile.first_seen(queries - 1) && position + kChainStep <= tile.last_seen(0);
+  if (type == KvType::int8 || all_see_all) {  // codes are finite
+    sum_step<queries, type>(weights, step, head_dim, states);
+    return;
+  }
+  const std::byte* v = step.v;
+  step.fetch_ahead = 0;  // from a copy it would lead nowhere
+  if (tile.row(0) == tile.row(queries - 1)) {
+    step.v = v_seen_by(tile, 0, memory, v, position);
+    sum_step<queries, type>(weights, step, head_dim, states);
+    return;
+  }
+  for (int q = 0; q < queries; ++q) {
+    step.v = v_seen_by(tile, q, memory, v, position);
+    sum_step<1, type>(
+        weights + q * kPartitionTokens, step, head_dim, states + q * state_floats(head_dim));
   }
 }
 
-/// The states of one partition for all queries of a tile.
-template <int queries, KvType type>
-void attend_partition(const QueryTile& tile,
+/// Calls body(number of the tile's queries, as a constant).
+template <class Body>
+LUNA_ISA_INLINE void with_count(const Queries& tile, Body body) {
+  switch (tile.count) {
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    default:
+      return body(std::integral_constant<int, kTileQueries>{});
+  }
+}
+static_assert(kTileQueries == 4);
+
+/// The scores of a panel over the partition from `start` on.
+template <KvType type>
+void score_partition(const Queries& panel, const AttendMemory& memory, std::int64_t start) {
+  const TokenRange steps = panel.steps(start);
+  for (int i = steps.first; i < steps.last; i += kChainStep) {
+    KvStep step{start + i,
+                kv_parts_at<type>(panel.args->kv, panel.args->kv_head, start + i),
+                fetch_distance<type>(panel, start + i, false)};
+    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
+      if (tile.steps(start).contains(i)) {
+        with_count(tile, [&](auto queries) { score_step<queries, type>(tile, of_tile, step); });
+        step.fetch_ahead = 0;
+      }
+    });
+  }
+}
+
+/// out[query] = sum over the positions of weight * V, for all queries of a panel.
+template <KvType type>
+void sum_partition(const Queries& panel,
+                   const AttendMemory& memory,
+                   std::int64_t start,
+                   float* states) {
+  const std::int64_t stride = state_floats(panel.args->kv.shape.head_dim);
+  const std::size_t token_bytes =
+      static_cast<std::size_t>(panel.args->kv.shape.head_dim) * kv_code_bytes(type);
+  const TokenRange steps = panel.steps(start);
+  for (int i = steps.first; i < steps.last; i += kChainStep) {
+    const KvHeadParts head = kv_parts_at<type>(panel.args->kv, panel.args->kv_head, start + i);
+    ValueStep step{head.v + head.slot * token_bytes,
+                   fetch_distance<type>(panel, start + i, true),
+                   false,
+                   false};
+    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
+      const TokenRange own = tile.steps(start);
+      if (own.contains(i)) {
+        step.is_first = i == own.first;
+        step.is_last = i + kChainStep == own.last;
+        float* of_first = states + (tile.first - panel.first) * stride;
+        with_count(tile, [&](auto queries) {
+          sum_seen_values<queries, type>(tile, of_tile, start + i, step, of_first);
+        });
+        step.fetch_ahead = 0;
+      }
+    });
+  }
+}
+
+/// The states of one partition for all queries of a panel.
+template <KvType type>
+void attend_partition(const Queries& panel,
                       const AttendMemory& memory,
                       std::int64_t partition,
                       float* states) {
-  constexpr int kStrips = strips_beside(queries);
   const std::int64_t start = partition * kPartitionTokens;
-  const std::int64_t state_stride = state_floats(tile.args->kv.shape.head_dim);
-  const TokenRange seen_by_tile =
-      within_partition(tile.first_seen(0), tile.last_seen(queries - 1), start);
-  if (seen_by_tile.first >= seen_by_tile.last) {
-    for (int q = 0; q < queries; ++q) {
-      states[q * state_stride] = -__builtin_inff();
-      states[q * state_stride + 1] = 0.0F;
+  const std::int64_t stride = state_floats(panel.args->kv.shape.head_dim);
+  score_partition<type>(panel, memory, start);
+  for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
+    for (int q = 0; q < tile.count; ++q) {
+      weigh_tokens<type>(tile,
+                         of_tile,
+                         q,
+                         start,
+                         tile.steps(start),
+                         states + (tile.first - panel.first + q) * stride);
     }
-    return;
-  }
-  // Whole chain steps: what lies outside `seen` has weight zero and changes nothing.
-  const TokenRange all{seen_by_tile.first / kChainStep * kChainStep,
-                       (seen_by_tile.last + kChainStep - 1) / kChainStep * kChainStep};
-  for (int i = all.first; i < all.last; i += 16 * kStrips) {
-    score_tokens<queries, kStrips, type>(tile, memory, start + i);
-  }
-  for (int q = 0; q < queries; ++q) {
-    weigh_tokens<type>(tile, memory, q, start, all, states + q * state_stride);
-  }
-  sum_values<queries, type>(tile, memory, start, all, states);
+  });
+  sum_partition<type>(panel, memory, start, states);
 }

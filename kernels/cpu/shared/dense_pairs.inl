@@ -1,46 +1,21 @@
-// Products of BF16 values in the order of bf16_chain.inl, two at a time: where an instruction is
-// two chained multiply-adds, the chain over even products takes the pairs (0, 2), (4, 6), .. and
-// that over odd ones (1, 3), (5, 7), ... Included after kernels.inl by sets that have dot_bf16.
+// Dense weights by chain_pairs.inl. Included after kernels.inl by sets that have dot_bf16.
 //
-// Activations lie as such pairs, the first product in the high half: [k_padded / 4][even, odd].
 // Weights become pairs in registers (few rows) or once a segment in scratch that stays in L1.
 
 // 24 registers of sums, four of weights, and the broadcasts.
 inline constexpr int kPairRows = 4;
 inline constexpr int kPairStrips = 2;
 
-void round_rows_to_pairs(const float* x,
-                         std::int64_t x_stride,
-                         std::int64_t first_row,
-                         std::int64_t n_rows,
-                         const DenseRows* out) {
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    auto* y = reinterpret_cast<std::byte*>(out->values + (first_row + r) * out->stride);
-    for (std::int64_t i = 0; i < out->k_padded; i += 16) {
-      const int n = static_cast<int>(out->k - i < 0 ? 0 : out->k - i < 16 ? out->k - i : 16);
-      store_pairs(y + 2 * i, round_to_bf16(load_n(x + r * x_stride + i, n)));
-    }
-  }
-}
-
-/// The pairs of four inputs of 16 columns.
-struct PairLines {
-  I even;
-  I odd;
-};
-
 /// Straight from packed strips; each line asks for the same line of the strips that come next.
 template <int strips>
 struct PackedPairs {
   const std::byte* base;  // of the segment in the first strip
   std::size_t strip_bytes;
-  [[nodiscard]] LUNA_MEMBER_INLINE PairLines load(int strip, std::int64_t k) const {
+  [[nodiscard]] LUNA_MEMBER_INLINE QuadPairs load(int strip, std::int64_t k) const {
     const std::byte* p = base + static_cast<std::size_t>(strip) * strip_bytes + k * 32;
     prefetch(p + strips * strip_bytes);
     prefetch(p + strips * strip_bytes + 64);
-    const I first = load_words(p);
-    const I second = load_words(p + 64);
-    return {even_pair(first, second), odd_pair(first, second)};
+    return make_pairs(load_words(p), load_words(p + 64));
   }
 };
 
@@ -48,7 +23,7 @@ struct PackedPairs {
 struct UnpackedPairs {
   const std::byte* base;
   std::size_t strip_bytes;
-  [[nodiscard]] LUNA_MEMBER_INLINE PairLines load(int strip, std::int64_t k) const {
+  [[nodiscard]] LUNA_MEMBER_INLINE QuadPairs load(int strip, std::int64_t k) const {
     const std::byte* p = base + static_cast<std::size_t>(strip) * strip_bytes + k * 32;
     return {load_words(p), load_words(p + 64)};
   }
@@ -69,8 +44,7 @@ void pair_tile(const Lines& lines, const PairTile& tile) {
   const std::byte* words[rows];  // [k_padded / 4][even, odd]
   for (int r = 0; r < rows; ++r) {
     words[r] =
-        reinterpret_cast<const std::byte*>(tile.x->values + (tile.row + r) * tile.x->stride) +
-        2 * tile.range.first;
+        reinterpret_cast<const std::byte*>(chain_row(*tile.x, tile.row + r) + tile.range.first);
   }
   F acc[rows][strips];
   clear(acc);
@@ -81,7 +55,7 @@ void pair_tile(const Lines& lines, const PairTile& tile) {
     clear(odd);
 #pragma GCC unroll 2
     for (int i = 0; i < kChainStep; i += 4) {
-      PairLines w[strips];
+      QuadPairs w[strips];
 #pragma GCC unroll 16
       for (int c = 0; c < strips; ++c) {
         w[c] = lines.load(c, k + i);
@@ -134,7 +108,7 @@ void unpack_pairs(const PackedPairs<strips>& packed, SegmentRange range, std::by
   const std::int64_t length = range.last - range.first;
   for (int c = 0; c < strips; ++c) {
     for (std::int64_t k = 0; k < length; k += 4) {
-      const PairLines lines = packed.load(c, k);
+      const QuadPairs lines = packed.load(c, k);
       std::byte* p = out + (c * length + k) * 32;
       store_words(p, lines.even);
       store_words(p + 64, lines.odd);

@@ -1,12 +1,12 @@
-// All kernels of an instruction set, in the order they build on each other, and its table.
+// All kernels of an instruction set, in the order they build on each other, and its table. Included
+// after vector_math.inl, lines.inl and the set's chain.
 // clang-format off
-#include "kernels/cpu/shared/vector_math.inl"
 #include "kernels/cpu/shared/quantize.inl"
 #include "kernels/cpu/shared/norm_rope.inl"
 #include "kernels/cpu/shared/codes.inl"
 #include "kernels/cpu/shared/linear.inl"
 #include "kernels/cpu/shared/linear_direct.inl"
-#include "kernels/cpu/shared/bf16_chain.inl"
+#include "kernels/cpu/shared/linear_dense.inl"
 #include "kernels/cpu/shared/kv.inl"
 #include "kernels/cpu/shared/attend.inl"
 #include "kernels/cpu/shared/merge.inl"

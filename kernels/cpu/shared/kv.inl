@@ -1,5 +1,5 @@
 // The layout of KV in memory: where a position's K and V lie, how they are read as lines of a
-// chain, how they are written. Included like vector_math.inl, after bf16_chain.inl.
+// chain, how they are written. Included like vector_math.inl, after lines.inl.
 
 /// The parts of a head within a block, and a slot of it.
 struct KvHeadParts {
@@ -21,25 +21,6 @@ LUNA_ISA_INLINE KvHeadParts kv_parts_at(const KvView& kv, int kv_head, std::int6
   parts.slot = static_cast<std::size_t>(position) % block_tokens;
   return parts;
 }
-
-/// The right side of a chain as signed bytes: a line holds one input, [16 columns].
-struct ByteLines {
-  const std::byte* first;
-  std::size_t input_stride;    // bytes between inputs
-  std::size_t strip_stride;    // bytes to the next 16 columns
-  std::ptrdiff_t fetch_ahead;  // as in Bf16Lines
-
-  LUNA_MEMBER_INLINE void load_pair(int pair, int strip, F& even, F& odd) const {
-    const std::byte* line = first + 2 * static_cast<std::size_t>(pair) * input_stride +
-                            static_cast<std::size_t>(strip) * strip_stride;
-    __builtin_prefetch(line + fetch_ahead);
-    if (input_stride >= 64) {
-      __builtin_prefetch(line + input_stride + fetch_ahead);
-    }
-    even = to_floats(load_bytes(line));
-    odd = to_floats(load_bytes(line + input_stride));
-  }
-};
 
 /// 32 elements of K from `d` on, 16 positions from `slot` (a multiple of 16) on.
 template <KvType type>

@@ -80,12 +80,6 @@ struct TileRows {
   int last_columns;  // columns of the tile's last strip that exist
 };
 
-LUNA_ISA_INLINE std::int32_t load_word(const std::byte* p) {
-  std::int32_t word;
-  std::memcpy(&word, p, sizeof word);
-  return word;
-}
-
 /// Adds a segment's sums to y upward; the first segment starts from +0.
 LUNA_ISA_INLINE void add_segment(float* y, F sum, int columns, bool is_first) {
   if (columns >= 16) {

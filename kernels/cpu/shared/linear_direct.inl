@@ -150,7 +150,7 @@ void linear_quantized(const Codes& codes, const LinearArgs& args) {
   }
 }
 
-void linear_dense(const LinearArgs& args);  // bf16_chain.inl
+void linear_dense(const LinearArgs& args);  // linear_dense.inl
 
 void linear(const LinearArgs& args) {
   if (args.n_rows <= 0 || args.n_strips <= 0) {

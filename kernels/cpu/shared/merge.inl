@@ -65,47 +65,29 @@ struct TreeStack {
   }
 };
 
-template <int queries, KvType type>
-void attend_tile(const QueryTile& tile,
-                 const AttendMemory& memory,
-                 std::int64_t first_partition,
-                 std::int64_t last_partition,
-                 TreeStack& stack) {
-  split_queries(tile, memory);
+template <KvType type>
+void attend_partitions(const Queries& panel,
+                       const AttendMemory& memory,
+                       std::int64_t first_partition,
+                       std::int64_t last_partition,
+                       TreeStack& stack) {
+  split_queries(panel, memory);
   for (std::int64_t p = first_partition; p < last_partition; ++p) {
-    attend_partition<queries, type>(tile, memory, p, stack.top());
+    attend_partition<type>(panel, memory, p, stack.top());
     stack.push({0, static_cast<std::int32_t>(p)});
   }
 }
-template <KvType type>
-LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
-                                 const AttendMemory& memory,
-                                 std::int64_t first_partition,
-                                 std::int64_t last_partition,
-                                 TreeStack& stack) {
-  switch (tile.n_queries) {
-    case 1:
-      return attend_tile<1, type>(tile, memory, first_partition, last_partition, stack);
-    case 2:
-      return attend_tile<2, type>(tile, memory, first_partition, last_partition, stack);
-    case 3:
-      return attend_tile<3, type>(tile, memory, first_partition, last_partition, stack);
-    default:
-      return attend_tile<4, type>(tile, memory, first_partition, last_partition, stack);
-  }
-}
-LUNA_ISA_INLINE void attend_tile(const QueryTile& tile,
-                                 const AttendMemory& memory,
-                                 std::int64_t first_partition,
-                                 std::int64_t last_partition,
-                                 TreeStack& stack) {
-  if (tile.args->kv.shape.type == KvType::bf16) {
-    attend_tile<KvType::bf16>(tile, memory, first_partition, last_partition, stack);
+LUNA_ISA_INLINE void attend_partitions(const Queries& panel,
+                                       const AttendMemory& memory,
+                                       std::int64_t first_partition,
+                                       std::int64_t last_partition,
+                                       TreeStack& stack) {
+  if (panel.args->kv.shape.type == KvType::bf16) {
+    attend_partitions<KvType::bf16>(panel, memory, first_partition, last_partition, stack);
   } else {
-    attend_tile<KvType::int8>(tile, memory, first_partition, last_partition, stack);
+    attend_partitions<KvType::int8>(panel, memory, first_partition, last_partition, stack);
   }
 }
-static_assert(kQueryRows == 4);
 
 LUNA_ISA_INLINE TreeStack make_stack(const AttendMemory& memory, int head_dim, int n_queries) {
   return {memory.stack, n_queries * state_floats(head_dim), head_dim};
@@ -125,31 +107,26 @@ LUNA_ISA_INLINE void finish_state(const float* state,
   }
 }
 
-/// Queries of a tile: three where that makes whole rows, so that no tile straddles two of them.
-LUNA_ISA_INLINE std::int64_t tile_queries(const AttendArgs& args) {
-  return args.group_heads % 3 == 0 ? 3 : kQueryRows;
-}
-LUNA_ISA_INLINE QueryTile make_tile(const AttendArgs& args, std::int64_t first_query) {
-  const std::int64_t left = args.n_rows * args.group_heads - first_query;
-  const std::int64_t most = tile_queries(args);
-  return {&args, first_query, static_cast<int>(left < most ? left : most)};
+LUNA_ISA_INLINE Queries make_panel(const AttendArgs& args, std::int64_t first) {
+  const std::int64_t left = args.n_rows * args.group_heads - first;
+  return {&args, first, static_cast<int>(left < kPanelQueries ? left : kPanelQueries)};
 }
 
 void attend(const AttendArgs& args) {
   const int head_dim = args.kv.shape.head_dim;
   const AttendMemory memory = place_attend_memory(head_dim, args.scratch);
-  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += tile_queries(args)) {
-    const QueryTile tile = make_tile(args, i);
-    const std::int64_t first = tile.first_seen(0) / kPartitionTokens;
-    const std::int64_t last = (tile.last_seen(tile.n_queries - 1) - 1) / kPartitionTokens + 1;
-    TreeStack stack = make_stack(memory, head_dim, tile.n_queries);
-    attend_tile(tile, memory, first, last, stack);
+  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += kPanelQueries) {
+    const Queries panel = make_panel(args, i);
+    const std::int64_t first = panel.first_seen(0) / kPartitionTokens;
+    const std::int64_t last = (panel.last_seen(panel.count - 1) - 1) / kPartitionTokens + 1;
+    TreeStack stack = make_stack(memory, head_dim, panel.count);
+    attend_partitions(panel, memory, first, last, stack);
     const float* states = stack.finish();
-    for (int q = 0; q < tile.n_queries; ++q) {
+    for (int q = 0; q < panel.count; ++q) {
       float* lse = args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + i + q;
       finish_state(states + q * state_floats(head_dim),
                    head_dim,
-                   args.out + tile.row(q) * args.out_stride + tile.head(q) * head_dim,
+                   args.out + panel.row(q) * args.out_stride + panel.head(q) * head_dim,
                    lse);
     }
   }
@@ -162,16 +139,16 @@ void attend_partial(const AttendPartialArgs& args) {
   const auto state = static_cast<std::size_t>(state_floats(head_dim));
   TreeNode nodes[kTreeNodesMax];
   const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
-  for (std::int64_t i = 0; i < n_queries; i += tile_queries(args.attend)) {
-    QueryTile tile = make_tile(args.attend, i);
-    tile.fetch_end = (args.first_partition + args.n_partitions) * kPartitionTokens;
+  for (std::int64_t i = 0; i < n_queries; i += kPanelQueries) {
+    Queries panel = make_panel(args.attend, i);
+    panel.fetch_end = (args.first_partition + args.n_partitions) * kPartitionTokens;
     for (int n = 0; n < n_nodes; ++n) {
       const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;
-      TreeStack stack = make_stack(memory, head_dim, tile.n_queries);
-      attend_tile(tile, memory, first, first + (std::int64_t{1} << nodes[n].level), stack);
+      TreeStack stack = make_stack(memory, head_dim, panel.count);
+      attend_partitions(panel, memory, first, first + (std::int64_t{1} << nodes[n].level), stack);
       std::memcpy(args.states + static_cast<std::size_t>(n * n_queries + i) * state,
                   stack.finish(),
-                  sizeof(float) * state * static_cast<std::size_t>(tile.n_queries));
+                  sizeof(float) * state * static_cast<std::size_t>(panel.count));
     }
   }
 }

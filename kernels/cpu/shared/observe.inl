@@ -2,19 +2,18 @@
 
 /// Adds a tile's probabilities to the masses of [first, last), queries ascending.
 template <int queries, KvType type>
-void observe_tile(const ObserveArgs& args, const QueryTile& tile, const AttendMemory& memory) {
-  constexpr int kStrips = strips_beside(queries);
-  split_queries(tile, memory);
+void observe_tile(const ObserveArgs& args, const Queries& tile, const AttendMemory& memory) {
   const std::int64_t start = args.first / kPartitionTokens * kPartitionTokens;
-  for (std::int64_t at = args.first; at < args.last; at += 16 * kStrips) {
-    score_tokens<queries, kStrips, type>(tile, memory, at);
-    for (std::int64_t i = at; i < at + 16 * kStrips; i += 16) {
+  for (std::int64_t at = args.first; at < args.last; at += kChainStep) {
+    const KvHeadParts head = kv_parts_at<type>(args.attend.kv, args.attend.kv_head, at);
+    score_step<queries, type>(tile, memory, {at, head, fetch_distance<type>(tile, at, false)});
+    for (std::int64_t i = at; i < at + kChainStep; i += 16) {
       float* masses = kv_masses_at(args.attend.kv, args.attend.kv_head, i);
       F mass = load(masses);
       for (int q = 0; q < queries; ++q) {
         const TokenRange seen = within_partition(tile.first_seen(q), tile.last_seen(q), i);
         const F score = load(memory.scores + q * kPartitionTokens + (i - start));
-        const F p = exp_lanes(sub(score, set(args.log_sum_exp[tile.first_query + q])));
+        const F p = exp_lanes(sub(score, set(args.log_sum_exp[tile.first + q])));
         mass = add(mass, select_range(p, set(0.0F), seen.first, seen.last));
       }
       store(masses, mass);
@@ -25,22 +24,12 @@ template <KvType type>
 void observe_rows(const ObserveArgs& args) {
   const AttendArgs& rows = args.attend;
   const AttendMemory memory = place_attend_memory(rows.kv.shape.head_dim, rows.scratch);
-  for (std::int64_t i = 0; i < rows.n_rows * rows.group_heads; i += tile_queries(rows)) {
-    const QueryTile tile = make_tile(rows, i);
-    switch (tile.n_queries) {
-      case 1:
-        observe_tile<1, type>(args, tile, memory);
-        break;
-      case 2:
-        observe_tile<2, type>(args, tile, memory);
-        break;
-      case 3:
-        observe_tile<3, type>(args, tile, memory);
-        break;
-      default:
-        observe_tile<4, type>(args, tile, memory);
-        break;
-    }
+  for (std::int64_t i = 0; i < rows.n_rows * rows.group_heads; i += kPanelQueries) {
+    const Queries panel = make_panel(rows, i);
+    split_queries(panel, memory);
+    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
+      with_count(tile, [&](auto queries) { observe_tile<queries, type>(args, tile, of_tile); });
+    });
   }
 }
 void observe(const ObserveArgs& args) {

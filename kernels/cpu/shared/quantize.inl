@@ -76,16 +76,25 @@ void quantize_rows(const float* x,
   }
 }
 
+/// A dense row as the left side of chains, and the elements to the next one.
+LUNA_ISA_INLINE ChainValue* chain_row(const DenseRows& rows, std::int64_t row) {
+  return reinterpret_cast<ChainValue*>(rows.values + row * rows.stride);
+}
+LUNA_ISA_INLINE std::int64_t chain_stride(const DenseRows& rows) {
+  return rows.stride * static_cast<std::int64_t>(sizeof(float) / sizeof(ChainValue));
+}
+
+static_assert(kDenseTerms == 1);
 void round_rows(const float* x,
                 std::int64_t x_stride,
                 std::int64_t first_row,
                 std::int64_t n_rows,
                 const DenseRows* out) {
   for (std::int64_t r = 0; r < n_rows; ++r) {
-    float* y = out->values + (first_row + r) * out->stride;
+    ChainValue* y = chain_row(*out, first_row + r);
     for (std::int64_t i = 0; i < out->k_padded; i += 16) {
       const int n = static_cast<int>(out->k - i < 0 ? 0 : out->k - i < 16 ? out->k - i : 16);
-      store(y + i, round_to_bf16(load_n(x + r * x_stride + i, n)));
+      store_terms<kDenseTerms>(load_n(x + r * x_stride + i, n), y + i, 0);
     }
   }
 }

@@ -1,6 +1,12 @@
 // Sums, exp, BF16 rounding over the sixteen lanes. Included inside a target region and the
 // namespace of an instruction set, after its lanes.hpp.
 
+LUNA_ISA_INLINE std::int32_t load_word(const void* p) {
+  std::int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
 /// The fixed tree: 8, 4, 2, 1.
 LUNA_ISA_INLINE float sum_lanes(F a) {
   float v[16];
