@@ -172,6 +172,8 @@ struct AttendArgs {
   std::int64_t out_stride = 0;
   float* log_sum_exp = nullptr;  // [n_rows, group_heads] or null
   void* scratch = nullptr;       // attend_scratch_bytes(head_dim)
+  /// What the thread attends to after this, or null: its first KV, of the same shape, is fetched.
+  const AttendArgs* next = nullptr;
 };
 std::size_t attend_scratch_bytes(int head_dim);
 

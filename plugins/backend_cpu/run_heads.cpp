@@ -6,6 +6,8 @@
 #include "attend_share.hpp"
 #include "head_view.hpp"
 
+#include <optional>
+
 namespace luna::cpu {
 namespace {
 
@@ -122,15 +124,27 @@ class HeadOps : public HeadView {
   }
   void run_attend_parts(const CompiledOp& op) const {
     const AttendShares shares = attend_shares(op);
+    std::optional<kernels::AttendArgs> whole;  // waits for what comes after it
+    const auto attend_whole = [&](const kernels::AttendArgs* next) {
+      if (!whole) return;
+      whole->next = next;
+      k_.attend(*whole);
+      whole.reset();
+    };
     for_units(op, [&](const RowRun& run, std::uint32_t head, const AttendUnit& unit) {
       const PartitionRange all = unit.partitions();
       const PartitionRange part = shares.part_of(unit, thread_);
       if (part.is_empty()) return;
       const kernels::AttendArgs args = attend_args(op, run, head);
-      if (part == all) return k_.attend(args);
+      attend_whole(&args);
+      if (part == all) {
+        whole = args;
+        return;
+      }
       k_.attend_partial(
           {args, part.first, part.last - part.first, part_states(thread_, part, all)});
     });
+    attend_whole(nullptr);
   }
   void run_merge_parts(const CompiledOp& op) const {
     const AttendShares shares = attend_shares(op);

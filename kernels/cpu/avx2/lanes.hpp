@@ -77,8 +77,20 @@ LUNA_ISA_INLINE F round_even(F x) {
   constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};
 }
-LUNA_ISA_INLINE F swap_pairs(F x) {
-  return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)};
+template <int n>
+LUNA_ISA_INLINE F swap_lanes(F x) {
+  static_assert(n == 8 || n == 4 || n == 2 || n == 1);
+  if constexpr (n == 8) {
+    return {x.b, x.a};
+  } else if constexpr (n == 4) {
+    return {_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)};
+  } else {
+    constexpr int kOrder = n == 2 ? 0x4E : 0xB1;
+    return {_mm256_permute_ps(x.a, kOrder), _mm256_permute_ps(x.b, kOrder)};
+  }
+}
+LUNA_ISA_INLINE float first_lane(F x) {
+  return _mm256_cvtss_f32(x.a);
 }
 LUNA_ISA_INLINE F duplicate(F x) {
   const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);

@@ -69,8 +69,17 @@ LUNA_ISA_INLINE F min(F a, F b) {
 LUNA_ISA_INLINE F round_even(F a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-LUNA_ISA_INLINE F swap_pairs(F a) {
-  return _mm512_permute_ps(a, 0xB1);
+template <int n>
+LUNA_ISA_INLINE F swap_lanes(F a) {
+  static_assert(n == 8 || n == 4 || n == 2 || n == 1);
+  if constexpr (n >= 4) {
+    return _mm512_shuffle_f32x4(a, a, n == 8 ? 0x4E : 0xB1);
+  } else {
+    return _mm512_permute_ps(a, n == 2 ? 0x4E : 0xB1);
+  }
+}
+LUNA_ISA_INLINE float first_lane(F a) {
+  return _mm512_cvtss_f32(a);
 }
 LUNA_ISA_INLINE F duplicate(F a) {
   const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);

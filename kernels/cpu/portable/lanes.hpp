@@ -91,9 +91,13 @@ LUNA_ISA_INLINE F min(F a, F b) {
 LUNA_ISA_INLINE F round_even(F a) {
   return map([&](int i) { return std::nearbyint(a.v[i]); });
 }
-/// Neighbours exchanged: 1, 0, 3, 2, ..
-LUNA_ISA_INLINE F swap_pairs(F a) {
-  return map([&](int i) { return a.v[i ^ 1]; });
+/// Lanes i and i ^ n exchanged, n a power of two.
+template <int n>
+LUNA_ISA_INLINE F swap_lanes(F a) {
+  return map([&](int i) { return a.v[i ^ n]; });
+}
+LUNA_ISA_INLINE float first_lane(F a) {
+  return a.v[0];
 }
 /// The first eight lanes, each twice: 0, 0, 1, 1, ..
 LUNA_ISA_INLINE F duplicate(F a) {

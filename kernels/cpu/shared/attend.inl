@@ -59,61 +59,108 @@ LUNA_ISA_INLINE TokenRange within_partition(std::int64_t first,
   return {clamp(first - start), clamp(last - start)};
 }
 
-/// Consecutive queries, a panel or a tile of it: which positions each one sees.
-struct Queries {
+/// Positions [first, last).
+struct PositionRange {
+  std::int64_t first;
+  std::int64_t last;
+};
+/// Whole chain steps around what is seen of the partition from `start` on: what lies outside has
+/// weight zero and changes nothing. Empty where nothing is seen.
+LUNA_ISA_INLINE TokenRange steps_within(PositionRange seen, std::int64_t start) {
+  const TokenRange tokens = within_partition(seen.first, seen.last, start);
+  if (tokens.first >= tokens.last) {
+    return {0, 0};
+  }
+  return {tokens.first / kChainStep * kChainStep,
+          (tokens.last + kChainStep - 1) / kChainStep * kChainStep};
+}
+
+/// Consecutive queries whose accumulators fit registers.
+struct QueryTile {
   const AttendArgs* args;
   std::int64_t first;  // row * group_heads + head
   int count;
-  std::int64_t fetch_end =
-      INT64_MAX;  // the caller's KV may end here: nothing is fetched from there
+  PositionRange seen_by_any;
+  PositionRange seen_by_all;
 
   std::int64_t row(int query) const { return (first + query) / args->group_heads; }
   std::int64_t head(int query) const { return (first + query) % args->group_heads; }
-  std::int64_t last_seen(int query) const { return args->first_position + row(query) + 1; }
-  std::int64_t first_seen(int query) const {
-    const std::int64_t from = last_seen(query) - args->window;
-    return args->window == 0 || from < 0 ? 0 : from;
+  PositionRange seen_by(int query) const {
+    const std::int64_t last = args->first_position + row(query) + 1;
+    return {args->window == 0 || last < args->window ? 0 : last - args->window, last};
   }
-  /// What a query sees of the partition from `start` on.
-  TokenRange seen(int query, std::int64_t start) const {
-    return within_partition(first_seen(query), last_seen(query), start);
-  }
-  /// Whole chain steps around what any of them sees of a partition: what lies outside has weight
-  /// zero and changes nothing. Empty where nobody sees anything.
-  TokenRange steps(std::int64_t start) const {
-    const TokenRange all = within_partition(first_seen(0), last_seen(count - 1), start);
-    if (all.first >= all.last) {
-      return {0, 0};
-    }
-    return {all.first / kChainStep * kChainStep,
-            (all.last + kChainStep - 1) / kChainStep * kChainStep};
-  }
-  /// The KV comes from memory with the first ones, the others find it in the cache.
-  bool come_first() const { return first == 0; }
 };
-
-/// Queries of a tile: three where that makes whole rows, so that no tile straddles two of them.
-LUNA_ISA_INLINE int tile_queries(const AttendArgs& args) {
-  return args.group_heads % 3 == 0 ? 3 : kTileQueries;
+LUNA_ISA_INLINE QueryTile make_tile(const AttendArgs& args, std::int64_t first, int count) {
+  QueryTile tile{&args, first, count, {}, {}};
+  const PositionRange of_first = tile.seen_by(0);
+  const PositionRange of_last = tile.seen_by(count - 1);
+  tile.seen_by_any = {of_first.first, of_last.last};
+  tile.seen_by_all = {of_last.first, of_first.last};
+  return tile;
 }
 
-/// Calls body(tile, its memory) for the tiles of a panel.
+/// The tiles of consecutive queries: of three where that makes whole rows, so that none straddles
+/// two of them.
+struct QueryPanel {
+  const AttendArgs* args;
+  std::int64_t first;  // query
+  int count;           // of queries
+  int n_tiles;
+  QueryTile tiles[kPanelQueries / 3];
+  /// The caller's KV may end here: nothing is fetched from there.
+  std::int64_t fetch_end = INT64_MAX;
+
+  PositionRange seen_by_any() const {
+    return {tiles[0].seen_by_any.first, tiles[n_tiles - 1].seen_by_any.last};
+  }
+};
+LUNA_ISA_INLINE QueryPanel make_panel(const AttendArgs& args, std::int64_t first) {
+  QueryPanel panel;
+  panel.args = &args;
+  panel.first = first;
+  const std::int64_t left = args.n_rows * args.group_heads - first;
+  panel.count = static_cast<int>(left < kPanelQueries ? left : kPanelQueries);
+  panel.n_tiles = 0;
+  const int most = args.group_heads % 3 == 0 ? 3 : kTileQueries;
+  for (int at = 0; at < panel.count; at += most) {
+    const int rest = panel.count - at;
+    panel.tiles[panel.n_tiles++] = make_tile(args, first + at, rest < most ? rest : most);
+  }
+  return panel;
+}
+
+/// Calls body(tile, number of its queries as a constant, its memory) for the tiles of a panel.
 template <class Body>
-LUNA_ISA_INLINE void for_tiles(const Queries& panel, const AttendMemory& memory, Body body) {
-  const int most = tile_queries(*panel.args);
-  for (int first = 0; first < panel.count; first += most) {
-    Queries tile = panel;
-    tile.first += first;
-    tile.count = panel.count - first < most ? panel.count - first : most;
-    body(tile, memory.from(first, panel.args->kv.shape.head_dim));
+LUNA_ISA_INLINE void for_tiles(const QueryPanel& panel, const AttendMemory& memory, Body body) {
+  for (int t = 0; t < panel.n_tiles; ++t) {
+    const QueryTile& tile = panel.tiles[t];
+    const AttendMemory own = memory.from(tile.first - panel.first, panel.args->kv.shape.head_dim);
+    switch (tile.count) {
+      case 1:
+        body(tile, std::integral_constant<int, 1>{}, own);
+        break;
+      case 2:
+        body(tile, std::integral_constant<int, 2>{}, own);
+        break;
+      case 3:
+        body(tile, std::integral_constant<int, 3>{}, own);
+        break;
+      default:
+        body(tile, std::integral_constant<int, kTileQueries>{}, own);
+        break;
+    }
   }
 }
+static_assert(kTileQueries == 4);
 
 /// The rows of Q in BF16 terms.
-void split_queries(const Queries& panel, const AttendMemory& memory) {
-  const int head_dim = panel.args->kv.shape.head_dim;
+void split_queries(const QueryPanel& panel, const AttendMemory& memory) {
+  const AttendArgs& args = *panel.args;
+  const int head_dim = args.kv.shape.head_dim;
   for (int i = 0; i < panel.count; ++i) {
-    const float* q = panel.args->q + panel.row(i) * panel.args->q_stride + panel.head(i) * head_dim;
+    const std::int64_t query = panel.first + i;
+    const float* q =
+        args.q + query / args.group_heads * args.q_stride + query % args.group_heads * head_dim;
     for (int d = 0; d < head_dim; d += 16) {
       store_terms<kQueryTerms>(
           load(q + d), memory.q + i * head_dim + d, std::int64_t{kPanelQueries} * head_dim);
@@ -121,39 +168,59 @@ void split_queries(const Queries& panel, const AttendMemory& memory) {
   }
 }
 
-/// KV comes from memory in steps of 32 positions, K of a partition and then its V. The hardware
-/// does not foresee the way from block to block, so each line asks for the same line of the step
-/// kFetchSteps later.
-inline constexpr std::int64_t kFetchSteps = 4;
-
-/// From K (or V) of a position to what is read kFetchSteps later; 0 if nothing is, or if the cache
-/// holds it.
+/// K or V of a position, the first of a step: 32 positions that lie together.
 template <KvType type>
-LUNA_ISA_INLINE std::ptrdiff_t fetch_distance(const Queries& tile,
-                                              std::int64_t position,
+LUNA_ISA_INLINE const std::byte* step_at(const AttendArgs& args,
+                                         std::int64_t position,
+                                         bool is_value) {
+  const KvHeadParts head = kv_parts_at<type>(args.kv, args.kv_head, position);
+  return (is_value ? head.v : head.k) +
+         head.slot * static_cast<std::size_t>(args.kv.shape.head_dim) * kv_code_bytes(type);
+}
+
+/// KV comes from memory in steps of 32 positions, K of a partition and then its V. The hardware
+/// does not foresee the way from block to block, so each step asks for the one kFetchSteps later.
+inline constexpr int kFetchSteps = 2;
+
+/// What is read kFetchSteps after step `at` of K (or V) of a partition, be it in the next partition
+/// or of the next call; null if nothing is, or if the cache holds it: the KV comes from memory with
+/// the first panel.
+template <KvType type>
+LUNA_ISA_INLINE const std::byte* fetch_target(const QueryPanel& panel,
+                                              std::int64_t start,
+                                              int at,
                                               bool is_value) {
-  if (!tile.come_first()) {
-    return 0;
+  if (panel.first != 0) {
+    return nullptr;
   }
-  const KvView& kv = tile.args->kv;
-  const std::int64_t start = position / kPartitionTokens * kPartitionTokens;
-  const std::int64_t seen_end = tile.last_seen(tile.count - 1);
-  std::int64_t end = start + kPartitionTokens;
-  end = end < seen_end ? end : (seen_end + kChainStep - 1) / kChainStep * kChainStep;
-  std::int64_t target = position + kFetchSteps * kChainStep;
-  bool target_is_value = is_value;
-  if (target >= end) {  // V of this partition, or K of the next one
-    target = (is_value ? end : start) + (target - end);
-    target_is_value = !is_value;
-    if (target >= seen_end || target >= tile.fetch_end || (!is_value && target >= end)) {
-      return 0;
-    }
+  const AttendArgs& args = *panel.args;
+  const PositionRange seen = panel.seen_by_any();
+  const TokenRange steps = steps_within(seen, start);
+  const int length = steps.last - steps.first;
+  const int ahead = at - steps.first + (is_value ? length : 0) + kFetchSteps * kChainStep;
+  if (ahead < 2 * length) {
+    return step_at<type>(args, start + steps.first + ahead % length, ahead >= length);
   }
-  const std::size_t token_bytes = static_cast<std::size_t>(kv.shape.head_dim) * kv_code_bytes(type);
-  const KvHeadParts from = kv_parts_at<type>(kv, tile.args->kv_head, position);
-  const KvHeadParts to = kv_parts_at<type>(kv, tile.args->kv_head, target);
-  return ((target_is_value ? to.v : to.k) + to.slot * token_bytes) -
-         ((is_value ? from.v : from.k) + from.slot * token_bytes);
+  const std::int64_t next = start + kPartitionTokens;
+  const std::int64_t position = next + ahead - 2 * length;
+  if (next < seen.last) {
+    return position < seen.last && position < panel.fetch_end ? step_at<type>(args, position, false)
+                                                              : nullptr;
+  }
+  if (args.next == nullptr || panel.count < args.n_rows * args.group_heads) {
+    return nullptr;
+  }
+  const PositionRange of_next = make_tile(*args.next, 0, 1).seen_by_any;
+  const std::int64_t in_next = of_next.first / kChainStep * kChainStep + ahead - 2 * length;
+  return in_next < of_next.last ? step_at<type>(*args.next, in_next, false) : nullptr;
+}
+
+/// The part of `fetched` that goes with a chain step over `strips` strips; moves on to the next.
+template <int strips, KvType type>
+LUNA_ISA_INLINE const std::byte* next_part(const std::byte*& fetched) {
+  const std::byte* part = fetched;
+  fetched += part == nullptr ? 0 : strips * 16 * kChainStep * kv_code_bytes(type);
+  return part;
 }
 
 /// 16 BF16 scales.
@@ -161,23 +228,21 @@ LUNA_ISA_INLINE F load_scales(const std::byte* p) {
   return as_floats(shift_left<16>(load_halves(p)));
 }
 
-/// A step of 32 positions: where it lies, and what its K and V fetch ahead.
+/// A step of K or V: where it lies, and what is fetched meanwhile (or null).
 struct KvStep {
   std::int64_t position;
   KvHeadParts head;
-  std::ptrdiff_t fetch_ahead;
+  const std::byte* fetched;
 };
 
 /// Scores of a step for all queries of a tile, scaled and capped.
 template <int queries, KvType type>
-void score_step(const Queries& tile, const AttendMemory& memory, const KvStep& step) {
+void score_step(const QueryTile& tile, const AttendMemory& memory, KvStep step) {
   constexpr int kStrips = strips_beside(queries * kQueryTerms);
   const AttendArgs& args = *tile.args;
   const auto head_dim = static_cast<std::size_t>(args.kv.shape.head_dim);
   const std::int64_t q_stride = args.kv.shape.head_dim;
   for (int first = 0; first < kChainStep; first += 16 * kStrips) {
-    KvHeadParts head = step.head;
-    head.slot += static_cast<std::size_t>(first);
     F acc[kStrips][queries];
     for (int s = 0; s < kStrips; ++s) {
       for (int i = 0; i < queries; ++i) {
@@ -185,16 +250,17 @@ void score_step(const Queries& tile, const AttendMemory& memory, const KvStep& s
       }
     }
     for (std::size_t d = 0; d < head_dim; d += kChainStep) {
-      chain_step<kStrips, queries, kQueryTerms>(acc,
-                                                {memory.q + d, q_stride, kPanelQueries * q_stride},
-                                                k_lines<type>(head, head_dim, d, step.fetch_ahead));
+      chain_step<kStrips, queries, kQueryTerms>(
+          acc,
+          {memory.q + d, q_stride, kPanelQueries * q_stride},
+          k_lines<type>(step.head, head_dim, d, next_part<kStrips, type>(step.fetched)));
     }
     float* scores = memory.scores + step.position % kPartitionTokens + first;
     for (int s = 0; s < kStrips; ++s) {
       F scale = set(args.scale);
       if constexpr (type == KvType::int8) {
-        scale = mul(load_scales(head.k_scales + (head.slot + 16 * static_cast<std::size_t>(s)) * 2),
-                    scale);
+        const std::size_t slot = step.head.slot + 16 * static_cast<std::size_t>(s);
+        scale = mul(load_scales(step.head.k_scales + slot * 2), scale);
       }
       for (int i = 0; i < queries; ++i) {
         F score = mul(acc[s][i], scale);
@@ -204,6 +270,7 @@ void score_step(const Queries& tile, const AttendMemory& memory, const KvStep& s
         store(scores + i * kPartitionTokens + 16 * s, score);
       }
     }
+    step.head.slot += 16 * kStrips;
   }
 }
 
@@ -214,50 +281,58 @@ LUNA_ISA_INLINE F where_seen(F x, F other, TokenRange seen, int first) {
              : select_range(x, other, seen.first - first, seen.last - first);
 }
 
-/// Softmax of one query of a tile over its positions, times the scales of V where it has any;
-/// weights outside what it sees within `steps` become exact zeros. Writes max and sum; sum 0 where
-/// it sees nothing.
-template <KvType type>
-LUNA_ISA_INLINE void weigh_tokens(const Queries& tile,
-                                  const AttendMemory& memory,
-                                  int query,
-                                  std::int64_t start,
-                                  TokenRange steps,
-                                  float* state) {
-  const TokenRange seen = tile.seen(query, start);
-  const float* scores = memory.scores + query * kPartitionTokens;
-  ChainValue* weights = memory.weights + query * kPartitionTokens;
+/// Softmax of each query of a tile over its positions of a partition, times the scales of V where
+/// it has any; weights outside what it sees within `steps` become exact zeros. Writes max and sum;
+/// sum 0 where it sees nothing.
+template <int queries, KvType type>
+void weigh_tokens(const QueryTile& tile,
+                  const AttendMemory& memory,
+                  std::int64_t start,
+                  float* states) {
+  const TokenRange steps = steps_within(tile.seen_by_any, start);
+  const std::int64_t stride = state_floats(tile.args->kv.shape.head_dim);
   const F absent = set(-__builtin_inff());
-  F largest = absent;
-  for (int i = steps.first; i < steps.last; i += 16) {
-    largest = max(largest, where_seen(load(scores + i), absent, seen, i));
-  }
-  const float score_max = max_lanes(largest);
-  F sum = set(0.0F);
-  for (int i = steps.first; i < steps.last; i += 16) {
-    const F p = where_seen(exp_lanes(sub(load(scores + i), set(score_max))), set(0.0F), seen, i);
-    sum = add(sum, p);
-    F weight = p;
-    if constexpr (type == KvType::int8) {
-      const KvHeadParts head = kv_parts_at<type>(tile.args->kv, tile.args->kv_head, start + i);
-      weight = where_seen(mul(p, load_scales(head.v_scales + head.slot * 2)), set(0.0F), seen, i);
+  TokenRange seen[queries];
+  for (int q = 0; q < queries; ++q) {
+    const PositionRange positions = tile.seen_by(q);
+    seen[q] = within_partition(positions.first, positions.last, start);
+    const float* scores = memory.scores + q * kPartitionTokens;
+    F largest = absent;
+    for (int i = steps.first; i < steps.last; i += 16) {
+      largest = max(largest, where_seen(load(scores + i), absent, seen[q], i));
     }
-    store_terms<kProbabilityTerms>(weight, weights + i, kPanelQueries * kPartitionTokens);
+    states[q * stride] = max_lanes(largest);
   }
-  state[0] = score_max;
-  state[1] = seen.first < seen.last ? sum_lanes(sum) : 0.0F;
+  for (int q = 0; q < queries; ++q) {
+    const float* scores = memory.scores + q * kPartitionTokens;
+    ChainValue* weights = memory.weights + q * kPartitionTokens;
+    const F score_max = set(states[q * stride]);
+    F sum = set(0.0F);
+    for (int i = steps.first; i < steps.last; i += 16) {
+      const F p = where_seen(exp_lanes(sub(load(scores + i), score_max)), set(0.0F), seen[q], i);
+      sum = add(sum, p);
+      F weight = p;
+      if constexpr (type == KvType::int8) {
+        const KvHeadParts head = kv_parts_at<type>(tile.args->kv, tile.args->kv_head, start + i);
+        weight =
+            where_seen(mul(p, load_scales(head.v_scales + head.slot * 2)), set(0.0F), seen[q], i);
+      }
+      store_terms<kProbabilityTerms>(weight, weights + i, kPanelQueries * kPartitionTokens);
+    }
+    states[q * stride + 1] = seen[q].first < seen[q].last ? sum_lanes(sum) : 0.0F;
+  }
 }
 
 /// A copy of V of 32 positions with zeros where the query does not look: 0 times what a stale slot,
 /// or one of a later row, holds may be NaN.
-const std::byte* v_seen_by(const Queries& tile,
+const std::byte* v_seen_by(const QueryTile& tile,
                            int query,
                            const AttendMemory& memory,
                            const std::byte* v,
                            std::int64_t position) {
   const auto head_dim = static_cast<std::size_t>(tile.args->kv.shape.head_dim);
-  const std::int64_t first = tile.first_seen(query) - position;
-  const std::int64_t last = tile.last_seen(query) - position;
+  const std::int64_t first = tile.seen_by(query).first - position;
+  const std::int64_t last = tile.seen_by(query).last - position;
   const auto is_seen = [=](std::int64_t token) { return token >= first && token < last; };
   for (std::int64_t t = 0; t < 16; ++t) {
     const std::uint32_t mask =
@@ -274,7 +349,7 @@ const std::byte* v_seen_by(const Queries& tile,
 /// V of a step, and whether it is the first and the last of a partition's that a tile takes.
 struct ValueStep {
   const std::byte* v;
-  std::ptrdiff_t fetch_ahead;
+  const std::byte* fetched;
   bool is_first;
   bool is_last;
 };
@@ -283,7 +358,7 @@ struct ValueStep {
 /// query.
 template <int queries, KvType type>
 LUNA_ISA_INLINE void sum_step(const ChainValue* weights,
-                              const ValueStep& step,
+                              ValueStep step,
                               int head_dim,
                               float* states) {
   constexpr int kStrips = strips_beside(queries * kProbabilityTerms);
@@ -302,7 +377,7 @@ LUNA_ISA_INLINE void sum_step(const ChainValue* weights,
         v_lines<type>(step.v,
                       static_cast<std::size_t>(head_dim),
                       static_cast<std::size_t>(d),
-                      step.fetch_ahead));
+                      next_part<kStrips, type>(step.fetched)));
     // Steps left out as wholly masked would add +0, which turns -0 into +0: so does the end.
     for (int s = 0; s < kStrips; ++s) {
       for (int q = 0; q < queries; ++q) {
@@ -315,7 +390,7 @@ LUNA_ISA_INLINE void sum_step(const ChainValue* weights,
 
 /// sum_step() for all queries of a tile, none of which meets what it does not see.
 template <int queries, KvType type>
-void sum_seen_values(const Queries& tile,
+void sum_seen_values(const QueryTile& tile,
                      const AttendMemory& memory,
                      std::int64_t position,
                      ValueStep step,
@@ -323,13 +398,12 @@ void sum_seen_values(const Queries& tile,
   const int head_dim = tile.args->kv.shape.head_dim;
   const ChainValue* weights = memory.weights + position % kPartitionTokens;
   const bool all_see_all =
-      position >= tile.first_seen(queries - 1) && position + kChainStep <= tile.last_seen(0);
+      position >= tile.seen_by_all.first && position + kChainStep <= tile.seen_by_all.last;
   if (type == KvType::int8 || all_see_all) {  // codes are finite
     sum_step<queries, type>(weights, step, head_dim, states);
     return;
   }
   const std::byte* v = step.v;
-  step.fetch_ahead = 0;  // from a copy it would lead nowhere
   if (tile.row(0) == tile.row(queries - 1)) {
     step.v = v_seen_by(tile, 0, memory, v, position);
     sum_step<queries, type>(weights, step, head_dim, states);
@@ -339,37 +413,22 @@ void sum_seen_values(const Queries& tile,
     step.v = v_seen_by(tile, q, memory, v, position);
     sum_step<1, type>(
         weights + q * kPartitionTokens, step, head_dim, states + q * state_floats(head_dim));
+    step.fetched = nullptr;
   }
 }
-
-/// Calls body(number of the tile's queries, as a constant).
-template <class Body>
-LUNA_ISA_INLINE void with_count(const Queries& tile, Body body) {
-  switch (tile.count) {
-    case 1:
-      return body(std::integral_constant<int, 1>{});
-    case 2:
-      return body(std::integral_constant<int, 2>{});
-    case 3:
-      return body(std::integral_constant<int, 3>{});
-    default:
-      return body(std::integral_constant<int, kTileQueries>{});
-  }
-}
-static_assert(kTileQueries == 4);
 
 /// The scores of a panel over the partition from `start` on.
 template <KvType type>
-void score_partition(const Queries& panel, const AttendMemory& memory, std::int64_t start) {
-  const TokenRange steps = panel.steps(start);
+void score_partition(const QueryPanel& panel, const AttendMemory& memory, std::int64_t start) {
+  const TokenRange steps = steps_within(panel.seen_by_any(), start);
   for (int i = steps.first; i < steps.last; i += kChainStep) {
     KvStep step{start + i,
                 kv_parts_at<type>(panel.args->kv, panel.args->kv_head, start + i),
-                fetch_distance<type>(panel, start + i, false)};
-    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
-      if (tile.steps(start).contains(i)) {
-        with_count(tile, [&](auto queries) { score_step<queries, type>(tile, of_tile, step); });
-        step.fetch_ahead = 0;
+                fetch_target<type>(panel, start, i, false)};
+    for_tiles(panel, memory, [&](const QueryTile& tile, auto queries, const AttendMemory& of_tile) {
+      if (steps_within(tile.seen_by_any, start).contains(i)) {
+        score_step<queries, type>(tile, of_tile, step);
+        step.fetched = nullptr;
       }
     });
   }
@@ -377,30 +436,25 @@ void score_partition(const Queries& panel, const AttendMemory& memory, std::int6
 
 /// out[query] = sum over the positions of weight * V, for all queries of a panel.
 template <KvType type>
-void sum_partition(const Queries& panel,
+void sum_partition(const QueryPanel& panel,
                    const AttendMemory& memory,
                    std::int64_t start,
                    float* states) {
   const std::int64_t stride = state_floats(panel.args->kv.shape.head_dim);
-  const std::size_t token_bytes =
-      static_cast<std::size_t>(panel.args->kv.shape.head_dim) * kv_code_bytes(type);
-  const TokenRange steps = panel.steps(start);
+  const TokenRange steps = steps_within(panel.seen_by_any(), start);
   for (int i = steps.first; i < steps.last; i += kChainStep) {
-    const KvHeadParts head = kv_parts_at<type>(panel.args->kv, panel.args->kv_head, start + i);
-    ValueStep step{head.v + head.slot * token_bytes,
-                   fetch_distance<type>(panel, start + i, true),
+    ValueStep step{step_at<type>(*panel.args, start + i, true),
+                   fetch_target<type>(panel, start, i, true),
                    false,
                    false};
-    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
-      const TokenRange own = tile.steps(start);
+    for_tiles(panel, memory, [&](const QueryTile& tile, auto queries, const AttendMemory& of_tile) {
+      const TokenRange own = steps_within(tile.seen_by_any, start);
       if (own.contains(i)) {
         step.is_first = i == own.first;
         step.is_last = i + kChainStep == own.last;
         float* of_first = states + (tile.first - panel.first) * stride;
-        with_count(tile, [&](auto queries) {
-          sum_seen_values<queries, type>(tile, of_tile, start + i, step, of_first);
-        });
-        step.fetch_ahead = 0;
+        sum_seen_values<queries, type>(tile, of_tile, start + i, step, of_first);
+        step.fetched = nullptr;
       }
     });
   }
@@ -408,22 +462,15 @@ void sum_partition(const Queries& panel,
 
 /// The states of one partition for all queries of a panel.
 template <KvType type>
-void attend_partition(const Queries& panel,
+void attend_partition(const QueryPanel& panel,
                       const AttendMemory& memory,
                       std::int64_t partition,
                       float* states) {
   const std::int64_t start = partition * kPartitionTokens;
   const std::int64_t stride = state_floats(panel.args->kv.shape.head_dim);
   score_partition<type>(panel, memory, start);
-  for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
-    for (int q = 0; q < tile.count; ++q) {
-      weigh_tokens<type>(tile,
-                         of_tile,
-                         q,
-                         start,
-                         tile.steps(start),
-                         states + (tile.first - panel.first + q) * stride);
-    }
+  for_tiles(panel, memory, [&](const QueryTile& tile, auto queries, const AttendMemory& of_tile) {
+    weigh_tokens<queries, type>(tile, of_tile, start, states + (tile.first - panel.first) * stride);
   });
   sum_partition<type>(panel, memory, start, states);
 }

@@ -37,25 +37,17 @@ LUNA_ISA_INLINE PairOfFloats load_pair(const ByteLines& lines, int pair, int str
   return {lines.load(2 * pair, strip), lines.load(2 * pair + 1, strip)};
 }
 
-/// acc[s][r] += step sums of 32 inputs, term after term, for rows of the left side and strips of
-/// the right one.
-template <int strips, int rows, int terms, class Lines>
-LUNA_ISA_INLINE void chain_step(F (&acc)[strips][rows], const ChainRows& a, const Lines& lines) {
-  F even[strips][terms][rows];
-  F odd[strips][terms][rows];
-#pragma GCC unroll 16
-  for (int s = 0; s < strips; ++s) {
-#pragma GCC unroll 16
-    for (int t = 0; t < terms; ++t) {
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) {
-        even[s][t][r] = set(0.0F);
-        odd[s][t][r] = set(0.0F);
-      }
-    }
-  }
+/// The chains of a step, each for itself, in even[s][t][r] and odd[s][t][r].
+template <bool fetches, int strips, int terms, int rows, class Lines>
+LUNA_ISA_INLINE void multiply_step(F (&even)[strips][terms][rows],
+                                   F (&odd)[strips][terms][rows],
+                                   const ChainRows& a,
+                                   const Lines& lines) {
 #pragma GCC unroll 2
   for (int i = 0; i < kChainStep / 2; ++i) {
+    if constexpr (fetches) {
+      fetch_part<strips * Lines::kPairBytes>(lines.fetched, i);
+    }
     PairOfFloats b[strips];
 #pragma GCC unroll 16
     for (int s = 0; s < strips; ++s) {
@@ -75,6 +67,30 @@ LUNA_ISA_INLINE void chain_step(F (&acc)[strips][rows], const ChainRows& a, cons
         }
       }
     }
+  }
+}
+
+/// acc[s][r] += step sums of 32 inputs, term after term, for rows of the left side and strips of
+/// the right one.
+template <int strips, int rows, int terms, class Lines>
+LUNA_ISA_INLINE void chain_step(F (&acc)[strips][rows], const ChainRows& a, const Lines& lines) {
+  F even[strips][terms][rows];
+  F odd[strips][terms][rows];
+#pragma GCC unroll 16
+  for (int s = 0; s < strips; ++s) {
+#pragma GCC unroll 16
+    for (int t = 0; t < terms; ++t) {
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        even[s][t][r] = set(0.0F);
+        odd[s][t][r] = set(0.0F);
+      }
+    }
+  }
+  if (lines.fetched != nullptr) {
+    multiply_step<true>(even, odd, a, lines);
+  } else {
+    multiply_step<false>(even, odd, a, lines);
   }
 #pragma GCC unroll 16
   for (int s = 0; s < strips; ++s) {

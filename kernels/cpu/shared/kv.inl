@@ -22,16 +22,18 @@ LUNA_ISA_INLINE KvHeadParts kv_parts_at(const KvView& kv, int kv_head, std::int6
   return parts;
 }
 
+/// `fetched` is what is asked for meanwhile, or null.
+///
 /// 32 elements of K from `d` on, 16 positions from `slot` (a multiple of 16) on.
 template <KvType type>
 LUNA_ISA_INLINE auto k_lines(const KvHeadParts& head,
                              std::size_t head_dim,
                              std::size_t d,
-                             std::ptrdiff_t fetch_ahead) {
+                             const std::byte* fetched) {
   if constexpr (type == KvType::bf16) {
-    return Bf16Lines{head.k + (head.slot * head_dim + d * 16) * 2, 64, head_dim * 32, fetch_ahead};
+    return Bf16Lines{head.k + (head.slot * head_dim + d * 16) * 2, 64, head_dim * 32, fetched};
   } else {
-    return ByteLines{head.k + head.slot * head_dim + d * 16, 16, head_dim * 16, fetch_ahead};
+    return ByteLines{head.k + head.slot * head_dim + d * 16, 16, head_dim * 16, fetched};
   }
 }
 /// 16 elements of V from `d` on, 32 positions from `slot` (a multiple of 32) on.
@@ -39,11 +41,11 @@ template <KvType type>
 LUNA_ISA_INLINE auto v_lines(const std::byte* v_of_slot,
                              std::size_t head_dim,
                              std::size_t d,
-                             std::ptrdiff_t fetch_ahead) {
+                             const std::byte* fetched) {
   if constexpr (type == KvType::bf16) {
-    return Bf16Lines{v_of_slot + d * 4, head_dim * 4, 64, fetch_ahead};
+    return Bf16Lines{v_of_slot + d * 4, head_dim * 4, 64, fetched};
   } else {
-    return ByteLines{v_of_slot + d, head_dim, 16, fetch_ahead};
+    return ByteLines{v_of_slot + d, head_dim, 16, fetched};
   }
 }
 

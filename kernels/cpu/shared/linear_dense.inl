@@ -17,7 +17,7 @@ void dense_tile(const LinearArgs& args, std::int64_t row, std::int64_t strip) {
     for (std::int64_t k = first; k < last; k += kChainStep) {
       const ChainRows a{chain_row(x, row) + k, chain_stride(x), 0};
       chain_step<1, rows, kDenseTerms>(
-          acc, a, Bf16Lines{lines + static_cast<std::size_t>(k) * 32, 64, 0, 0});
+          acc, a, Bf16Lines{lines + static_cast<std::size_t>(k) * 32, 64, 0, nullptr});
     }
     for (int r = 0; r < rows; ++r) {
       add_segment(y + r * args.y_stride, acc[0][r], columns_of(form, strip), first == 0);

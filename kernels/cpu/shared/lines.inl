@@ -1,34 +1,38 @@
-// The right side of a chain of BF16 products: lines of 16 columns in memory, and what each of them
-// fetches ahead. Included like vector_math.inl.
+// The right side of a chain of BF16 products: lines of 16 columns. Included like vector_math.inl.
+
+/// Asks for part `part` of what is read later: a few lines beside each few multiplications, not all
+/// at once.
+template <int bytes>
+LUNA_ISA_INLINE void fetch_part(const std::byte* fetched, int part) {
+  for (int i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(fetched + part * bytes + i);
+  }
+}
 
 /// BF16: a line holds a pair of inputs, [16 columns][2].
 struct Bf16Lines {
+  static constexpr int kPairBytes = 64;
   const std::byte* first;
-  std::size_t pair_stride;     // bytes between pairs of inputs
-  std::size_t strip_stride;    // bytes to the next 16 columns
-  std::ptrdiff_t fetch_ahead;  // each line asks for the one so many bytes away; 0: none
+  std::size_t pair_stride;   // bytes between pairs of inputs
+  std::size_t strip_stride;  // bytes to the next 16 columns
+  const std::byte* fetched;  // as many bytes as are read here; or null
 
   [[nodiscard]] LUNA_MEMBER_INLINE I load(int pair, int strip) const {
-    const std::byte* line = first + static_cast<std::size_t>(pair) * pair_stride +
-                            static_cast<std::size_t>(strip) * strip_stride;
-    __builtin_prefetch(line + fetch_ahead);
-    return load_words(line);
+    return load_words(first + static_cast<std::size_t>(pair) * pair_stride +
+                      static_cast<std::size_t>(strip) * strip_stride);
   }
 };
 
 /// Signed bytes: a line holds one input, [16 columns].
 struct ByteLines {
+  static constexpr int kPairBytes = 32;
   const std::byte* first;
-  std::size_t input_stride;    // bytes between inputs
-  std::size_t strip_stride;    // bytes to the next 16 columns
-  std::ptrdiff_t fetch_ahead;  // as in Bf16Lines
+  std::size_t input_stride;  // bytes between inputs
+  std::size_t strip_stride;  // bytes to the next 16 columns
+  const std::byte* fetched;  // as many bytes as are read here; or null
 
   [[nodiscard]] LUNA_MEMBER_INLINE F load(int input, int strip) const {
-    const std::byte* line = first + static_cast<std::size_t>(input) * input_stride +
-                            static_cast<std::size_t>(strip) * strip_stride;
-    if (input % 2 == 0 || input_stride >= 64) {
-      __builtin_prefetch(line + fetch_ahead);
-    }
-    return to_floats(load_bytes(line));
+    return to_floats(load_bytes(first + static_cast<std::size_t>(input) * input_stride +
+                                static_cast<std::size_t>(strip) * strip_stride));
   }
 };

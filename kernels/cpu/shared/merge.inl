@@ -66,7 +66,7 @@ struct TreeStack {
 };
 
 template <KvType type>
-void attend_partitions(const Queries& panel,
+void attend_partitions(const QueryPanel& panel,
                        const AttendMemory& memory,
                        std::int64_t first_partition,
                        std::int64_t last_partition,
@@ -77,7 +77,7 @@ void attend_partitions(const Queries& panel,
     stack.push({0, static_cast<std::int32_t>(p)});
   }
 }
-LUNA_ISA_INLINE void attend_partitions(const Queries& panel,
+LUNA_ISA_INLINE void attend_partitions(const QueryPanel& panel,
                                        const AttendMemory& memory,
                                        std::int64_t first_partition,
                                        std::int64_t last_partition,
@@ -107,18 +107,14 @@ LUNA_ISA_INLINE void finish_state(const float* state,
   }
 }
 
-LUNA_ISA_INLINE Queries make_panel(const AttendArgs& args, std::int64_t first) {
-  const std::int64_t left = args.n_rows * args.group_heads - first;
-  return {&args, first, static_cast<int>(left < kPanelQueries ? left : kPanelQueries)};
-}
-
 void attend(const AttendArgs& args) {
   const int head_dim = args.kv.shape.head_dim;
   const AttendMemory memory = place_attend_memory(head_dim, args.scratch);
   for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += kPanelQueries) {
-    const Queries panel = make_panel(args, i);
-    const std::int64_t first = panel.first_seen(0) / kPartitionTokens;
-    const std::int64_t last = (panel.last_seen(panel.count - 1) - 1) / kPartitionTokens + 1;
+    const QueryPanel panel = make_panel(args, i);
+    const PositionRange seen = panel.seen_by_any();
+    const std::int64_t first = seen.first / kPartitionTokens;
+    const std::int64_t last = (seen.last - 1) / kPartitionTokens + 1;
     TreeStack stack = make_stack(memory, head_dim, panel.count);
     attend_partitions(panel, memory, first, last, stack);
     const float* states = stack.finish();
@@ -126,7 +122,8 @@ void attend(const AttendArgs& args) {
       float* lse = args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + i + q;
       finish_state(states + q * state_floats(head_dim),
                    head_dim,
-                   args.out + panel.row(q) * args.out_stride + panel.head(q) * head_dim,
+                   args.out + (i + q) / args.group_heads * args.out_stride +
+                       (i + q) % args.group_heads * head_dim,
                    lse);
     }
   }
@@ -140,7 +137,7 @@ void attend_partial(const AttendPartialArgs& args) {
   TreeNode nodes[kTreeNodesMax];
   const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
   for (std::int64_t i = 0; i < n_queries; i += kPanelQueries) {
-    Queries panel = make_panel(args.attend, i);
+    QueryPanel panel = make_panel(args.attend, i);
     panel.fetch_end = (args.first_partition + args.n_partitions) * kPartitionTokens;
     for (int n = 0; n < n_nodes; ++n) {
       const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;

@@ -81,7 +81,7 @@ LUNA_ISA_INLINE void rope_interleaved(const RopeArgs& args, const float* x, floa
     const F v = load_part(x + i, m);
     const F c = duplicate(load_n(args.cosine + i / 2, m / 2));
     const F s = mul(duplicate(load_n(args.sine + i / 2, m / 2)), sign);
-    store_part(y + i, fma(v, c, mul(swap_pairs(v), s)), m);
+    store_part(y + i, fma(v, c, mul(swap_lanes<1>(v), s)), m);
   });
 }
 LUNA_ISA_INLINE void rope_halves(const RopeArgs& args, const float* x, float* y) {

@@ -2,16 +2,17 @@
 
 /// Adds a tile's probabilities to the masses of [first, last), queries ascending.
 template <int queries, KvType type>
-void observe_tile(const ObserveArgs& args, const Queries& tile, const AttendMemory& memory) {
+void observe_tile(const ObserveArgs& args, const QueryTile& tile, const AttendMemory& memory) {
   const std::int64_t start = args.first / kPartitionTokens * kPartitionTokens;
   for (std::int64_t at = args.first; at < args.last; at += kChainStep) {
     const KvHeadParts head = kv_parts_at<type>(args.attend.kv, args.attend.kv_head, at);
-    score_step<queries, type>(tile, memory, {at, head, fetch_distance<type>(tile, at, false)});
+    score_step<queries, type>(tile, memory, {at, head, nullptr});
     for (std::int64_t i = at; i < at + kChainStep; i += 16) {
       float* masses = kv_masses_at(args.attend.kv, args.attend.kv_head, i);
       F mass = load(masses);
       for (int q = 0; q < queries; ++q) {
-        const TokenRange seen = within_partition(tile.first_seen(q), tile.last_seen(q), i);
+        const PositionRange positions = tile.seen_by(q);
+        const TokenRange seen = within_partition(positions.first, positions.last, i);
         const F score = load(memory.scores + q * kPartitionTokens + (i - start));
         const F p = exp_lanes(sub(score, set(args.log_sum_exp[tile.first + q])));
         mass = add(mass, select_range(p, set(0.0F), seen.first, seen.last));
@@ -25,10 +26,10 @@ void observe_rows(const ObserveArgs& args) {
   const AttendArgs& rows = args.attend;
   const AttendMemory memory = place_attend_memory(rows.kv.shape.head_dim, rows.scratch);
   for (std::int64_t i = 0; i < rows.n_rows * rows.group_heads; i += kPanelQueries) {
-    const Queries panel = make_panel(rows, i);
+    const QueryPanel panel = make_panel(rows, i);
     split_queries(panel, memory);
-    for_tiles(panel, memory, [&](const Queries& tile, const AttendMemory& of_tile) {
-      with_count(tile, [&](auto queries) { observe_tile<queries, type>(args, tile, of_tile); });
+    for_tiles(panel, memory, [&](const QueryTile& tile, auto queries, const AttendMemory& own) {
+      observe_tile<queries, type>(args, tile, own);
     });
   }
 }

@@ -9,24 +9,16 @@ LUNA_ISA_INLINE std::int32_t load_word(const void* p) {
 
 /// The fixed tree: 8, 4, 2, 1.
 LUNA_ISA_INLINE float sum_lanes(F a) {
-  float v[16];
-  store(v, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      v[i] = v[i] + v[i + width];
-    }
-  }
-  return v[0];
+  a = add(a, swap_lanes<8>(a));
+  a = add(a, swap_lanes<4>(a));
+  a = add(a, swap_lanes<2>(a));
+  return first_lane(add(a, swap_lanes<1>(a)));
 }
 LUNA_ISA_INLINE float max_lanes(F a) {
-  float v[16];
-  store(v, a);
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
-    }
-  }
-  return v[0];
+  a = max(a, swap_lanes<8>(a));
+  a = max(a, swap_lanes<4>(a));
+  a = max(a, swap_lanes<2>(a));
+  return first_lane(max(a, swap_lanes<1>(a)));
 }
 
 /// 2^x by the contract's polynomial; NaN stays NaN.

@@ -163,8 +163,13 @@ TEST(Attend, APrefillRowEqualsTheDecodedRowAtAnyChunkBorder) {
                                               {3, 64, KvType::bf16},
                                               {5, 96, KvType::bf16},
                                               {9, 256, KvType::bf16},
+                                              {4, 128, KvType::bf16},
+                                              {6, 64, KvType::bf16},
                                               {2, 96, KvType::int8},
-                                              {3, 64, KvType::int8}}) {
+                                              {3, 64, KvType::int8},
+                                              {4, 128, KvType::int8},
+                                              {7, 32, KvType::int8},
+                                              {1, 256, KvType::int8}}) {
     for (const Setting& setting : {Setting{}, Setting{100, 0.0F}, Setting{0, 20.0F}}) {
       std::vector<float> first;
       const std::int64_t n = head_dim > 96 ? 70 : 290;
@@ -185,6 +190,67 @@ TEST(Attend, APrefillRowEqualsTheDecodedRowAtAnyChunkBorder) {
   }
 }
 
+TEST(Attend, QueriesRoundAlikeAtTiesDenormalsAndLargeNumbers) {
+  set_thread_float_mode();
+  constexpr std::int64_t kTokens = 70;
+  Random random(139);
+  std::vector<float> q(static_cast<std::size_t>(kTokens) * 3 * 64);
+  for (float& x : q) {
+    const auto kind = random.integer(0, 5);
+    std::uint32_t bits = static_cast<std::uint32_t>(random.integer(0, 0x7FFF)) << 16;
+    bits = (bits & 0x007F0000U) | (kind == 0   ? 0x0U           // below the smallest number
+                                   : kind == 1 ? 0x00800000U    // the smallest numbers
+                                   : kind == 2 ? 0x41800000U    // 16 .. 32
+                                               : 0x3E800000U);  // 0.25 .. 0.5
+    bits |= kind % 2 == 0 ? 0x8000U : static_cast<std::uint32_t>(random.integer(0, 0xFFFF));
+    bits |= static_cast<std::uint32_t>(random.integer(0, 1)) << 31;
+    std::memcpy(&x, &bits, sizeof x);
+  }
+  for (const KvType type : kKvTypes) {
+    std::vector<float> first;
+    for (const KernelSet* set : kernel_sets()) {
+      const Sequence s(*set, {1, 64, 32, type}, kTokens, 149);
+      const auto out = attend_rows(*set, s, q, 3, kTokens, {});
+      if (first.empty()) {
+        first = out;
+      }
+      ASSERT_EQ(0, std::memcmp(first.data(), out.data(), out.size() * 4))
+          << set->name << " seed " << test_seed();
+    }
+  }
+}
+
+TEST(Attend, WhatComesNextChangesNoBit) {
+  set_thread_float_mode();
+  for (const auto& [set, type] : sets_and_types()) {
+    for (const std::int64_t n : {1, 31, 33, 96, 257, 600}) {
+      const Sequence s(*set, {2, 64, 32, type}, n, 151);
+      const Sequence other(*set, {2, 64, 32, type}, 40, 157);
+      const auto q = Random(163).normals(3 * 64);
+      const AlignedBytes scratch(attend_scratch_bytes(64));
+      AttendArgs next = rows_of(other, scratch, {5, 0.0F});
+      next.group_heads = 3;
+      next.first_position = 39;
+      next.n_rows = 1;
+      std::vector<float> out[2];
+      for (int i = 0; i < 2; ++i) {
+        AttendArgs args = rows_of(s, scratch, {});
+        args.group_heads = 3;
+        args.first_position = n - 1;
+        args.n_rows = 1;
+        args.q = q.data();
+        args.q_stride = 192;
+        out[i].resize(192);
+        args.out = out[i].data();
+        args.out_stride = 192;
+        args.next = i == 0 ? nullptr : &next;
+        set->attend(args);
+      }
+      EXPECT_EQ(0, std::memcmp(out[0].data(), out[1].data(), 192 * 4)) << set->name << " " << n;
+    }
+  }
+}
+
 /// Writes a row whose V is not finite at `position`; what reads it is lost, nothing else may be.
 void spoil_value(const KernelSet& set, Sequence& s, std::int64_t position, float value) {
   const auto at = static_cast<std::size_t>(position) * s.row;
@@ -195,7 +261,7 @@ void spoil_value(const KernelSet& set, Sequence& s, std::int64_t position, float
 TEST(Attend, WhatARowDoesNotSeeCannotReachIt) {
   set_thread_float_mode();
   constexpr std::int64_t kTokens = 80;
-  for (const int heads : {1, 2, 3, 4}) {
+  for (const int heads : {1, 2, 3, 4, 5}) {
     for (const std::int64_t window : {0, 5, 40}) {
       for (const auto& [set, type] : sets_and_types()) {
         const auto q = Random(101).normals(static_cast<std::size_t>(kTokens * heads * 32));
