@@ -75,9 +75,10 @@ inline constexpr int kChainStep = 32;
 inline constexpr int kPartitionTokens = 256;
 
 /// BF16 terms of Q and P. Term 0 is bf16(x), term 1 bf16(x - term 0). Within each chain step the
-/// accumulator takes the step's sum of term 0 first, then that of term 1.
+/// accumulator takes the step's sum of term 0 first, then that of term 1. Q's second term is nearly
+/// all of what two terms gain; P's makes no difference that could be measured (bench/numerics).
 inline constexpr int kQueryTerms = 2;
-inline constexpr int kProbabilityTerms = 2;
+inline constexpr int kProbabilityTerms = 1;
 
 /// INT8 KV: the largest code. A score is (chain * (s_k * scale)), the chain over the codes of K;
 /// the weight of a code of V is p * s_v, rounded to terms after that product.

@@ -397,7 +397,7 @@ TEST(Attend, IsNearTheExactValue) {
           exact += scores[static_cast<std::size_t>(t)] / sum * s.v_at(t, 0, d);
         }
         // Two terms carry Q and P to 2^-17; one term to 2^-9.
-        const double bound = kQueryTerms == 2 && kProbabilityTerms == 2 ? 4e-5 : 8e-3;
+        const double bound = kQueryTerms == 2 && kProbabilityTerms == 2 ? 4e-5 : 2e-3;
         EXPECT_NEAR(out[static_cast<std::size_t>(position * 64 + d)], exact, bound);
       }
     }
