@@ -99,7 +99,8 @@ class Stream:
 
 async def measure(options: argparse.Namespace, port: int, round_idx: int) -> dict:
     streams = [
-        Stream(port, {"prompt": f"Story {round_idx}-{i}: once upon a time", "max_tokens": 4000})
+        # With logprobs every token is an event, also one that is only a part of a character.
+        Stream(port, {"prompt": f"Story {round_idx}-{i}: once upon a time", "max_tokens": 4000, "logprobs": 0})
         for i in range(options.streams)
     ]
     for stream in streams:
