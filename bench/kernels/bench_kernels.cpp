@@ -162,53 +162,73 @@ void bench_linear(const KernelSet& set, const Peaks& peaks, Report* report) {
 // ---- attention and small operations
 // --------------------------------------------------------------
 
-Timing time_attend(const KernelSet& set, std::int64_t context, std::int64_t n_rows) {
+/// Whose attention is timed: the last rows of each of several sequences, one after the other.
+struct AttendCase {
+  std::int64_t context;
+  std::int64_t n_rows;
+  std::int64_t n_sequences;
+};
+
+Timing time_attend(const KernelSet& set, const AttendCase& what) {
   const KvShape shape{1, 64, 32};
-  const auto n_blocks = static_cast<std::size_t>((context + 31) / 32);
-  const Memory pool(n_blocks * kv_block_bytes(shape));
-  std::vector<std::uint32_t> table;
-  for (std::size_t i = 0; i < n_blocks; ++i) {
-    table.push_back(static_cast<std::uint32_t>(i));
-  }
-  const KvView kv{shape, pool.bytes, kv_block_bytes(shape), table.data(), 0};
-  const auto k = normals(static_cast<std::size_t>(context) * 64, 7);
-  for (std::int64_t t = 0; t < context; ++t) {
-    set.kv_write({kv, t, k.data() + t * 64, k.data() + t * 64});
-  }
-  const auto q = normals(static_cast<std::size_t>(n_rows) * 192, 9);
+  const std::int64_t n_blocks = (what.context + 31) / 32;
+  const Memory pool(static_cast<std::size_t>(n_blocks * what.n_sequences) * kv_block_bytes(shape));
+  const auto k = normals(static_cast<std::size_t>(what.context) * 64, 7);
+  const auto q = normals(static_cast<std::size_t>(what.n_rows) * 192, 9);
   std::vector<float> out(q.size());
   const Memory scratch(attend_scratch_bytes(64));
-  AttendArgs args;
-  args.kv = kv;
-  args.group_heads = 3;
-  args.first_position = context - n_rows;
-  args.n_rows = n_rows;
-  args.scale = 0.125F;
-  args.q = q.data();
-  args.q_stride = 192;
-  args.out = out.data();
-  args.out_stride = 192;
-  args.scratch = scratch.bytes;
-  return time_calls([&] { set.attend(args); });
+  std::vector<std::vector<std::uint32_t>> tables(static_cast<std::size_t>(what.n_sequences));
+  std::vector<AttendArgs> calls;
+  for (auto& table : tables) {
+    const auto sequence = static_cast<std::int64_t>(calls.size());
+    for (std::int64_t i = 0; i < n_blocks; ++i) {  // neighbours are another sequence's
+      table.push_back(static_cast<std::uint32_t>(i * what.n_sequences + sequence));
+    }
+    AttendArgs args;
+    args.kv = {shape, pool.bytes, kv_block_bytes(shape), table.data(), 0};
+    for (std::int64_t t = 0; t < what.context; ++t) {
+      set.kv_write({args.kv, t, k.data() + t * 64, k.data() + t * 64});
+    }
+    args.group_heads = 3;
+    args.first_position = what.context - what.n_rows;
+    args.n_rows = what.n_rows;
+    args.scale = 0.125F;
+    args.q = q.data();
+    args.q_stride = 192;
+    args.out = out.data();
+    args.out_stride = 192;
+    args.scratch = scratch.bytes;
+    calls.push_back(args);
+  }
+  for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
+    calls[i].next = &calls[i + 1];
+  }
+  return time_calls([&] {
+    for (const AttendArgs& args : calls) {
+      set.attend(args);
+    }
+  });
 }
 
 void bench_attend(const KernelSet& set, const Peaks& peaks, Report* report) {
   std::printf("attend, 3 query heads of 64 a KV head\n");
-  for (const auto& [context, rows] : {std::pair<std::int64_t, std::int64_t>{128, 1},
-                                      {512, 1},
-                                      {2048, 1},
-                                      {512, 512},
-                                      {2048, 512}}) {
-    Timing t = time_attend(set, context, rows);
-    t.seconds /= static_cast<double>(rows);
-    const double mean = rows == 1 ? static_cast<double>(context)
-                                  : static_cast<double>(context) - static_cast<double>(rows) / 2.0;
-    const double fmas = mean * 3.0 * 64.0 * (kQueryTerms + kProbabilityTerms);
-    report->add("context " + std::to_string(context) + ", a row of " + std::to_string(rows),
-                t,
-                fmas / t.seconds / 1e9,
-                "GFMA/s",
-                peaks.fmas_per_s / 1e9);
+  const double peak = set.isa == Isa::avx512_bf16 ? peaks.bf16_per_s : peaks.fmas_per_s;
+  for (const AttendCase& what : {AttendCase{128, 1, 1},
+                                 {512, 1, 1},
+                                 {2048, 1, 1},
+                                 {128, 1, 2048},
+                                 {2048, 1, 128},
+                                 {512, 512, 1},
+                                 {2048, 512, 1}}) {
+    Timing t = time_attend(set, what);
+    t.seconds /= static_cast<double>(what.n_rows * what.n_sequences);
+    const double mean =
+        static_cast<double>(what.context) - static_cast<double>(what.n_rows - 1) / 2.0;
+    const double products = mean * 3.0 * 64.0 * (kQueryTerms + kProbabilityTerms);
+    std::string name =
+        "context " + std::to_string(what.context) + ", a row of " + std::to_string(what.n_rows);
+    name += what.n_sequences == 1 ? "" : ", from memory";
+    report->add(name, t, products / t.seconds / 1e9, "GMAC/s", peak / 1e9);
   }
 }
 
