@@ -23,6 +23,9 @@ struct I {
 inline constexpr int kTileRows = 3;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
+inline constexpr int kShortStrips = 1;
+inline constexpr std::int64_t kDirectPairRowsMax = 12;
+inline constexpr std::int64_t kDirectQuadRowsMax = 12;
 inline constexpr int kChainRows = 2;
 constexpr int strips_beside(int /*rows*/) {
   return 1;

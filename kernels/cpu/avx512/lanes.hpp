@@ -20,6 +20,9 @@ using I = __m512i;
 inline constexpr int kTileRows = 6;
 inline constexpr int kTileStrips = 2;
 inline constexpr int kDirectStrips = 2;
+inline constexpr int kShortStrips = 3;
+inline constexpr std::int64_t kDirectPairRowsMax = 18;
+inline constexpr std::int64_t kDirectQuadRowsMax = 18;
 inline constexpr int kChainRows = 6;
 // A row costs two accumulators a strip, and each of its operands is broadcast once for all strips:
 // with one strip the loads would be the limit.

@@ -3,6 +3,7 @@
 #include "kernels/cpu/shared/isa_sets.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <xmmintrin.h>
 
@@ -10,6 +11,11 @@ LUNA_ISA_BEGIN(LUNA_ISA_AVX512_BF16)
 namespace luna::kernels::avx512_bf16 {
 namespace {
 using namespace avx512;  // the lanes; not its table
+
+// CPUs that run this set have four vector units, of which dot products use two: unpacking costs
+// nothing beside them, except beside the fewer ones of bytes.
+inline constexpr std::int64_t kDirectPairRowsMax = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kDirectQuadRowsMax = 96;
 
 /// fma(a.low, b.low, fma(a.high, b.high, acc)) of BF16 halves, where has_chained_pairs().
 LUNA_ISA_INLINE F dot_bf16(F acc, I a, I b) {

@@ -24,6 +24,9 @@ struct I {
 inline constexpr int kTileRows = 2;
 inline constexpr int kTileStrips = 1;
 inline constexpr int kDirectStrips = 1;
+inline constexpr int kShortStrips = 1;
+inline constexpr std::int64_t kDirectPairRowsMax = 12;
+inline constexpr std::int64_t kDirectQuadRowsMax = 12;
 inline constexpr int kChainRows = 2;
 /// Strips of 16 positions, or columns of V, that attention takes at once beside so many rows of a
 /// chain: queries times terms.

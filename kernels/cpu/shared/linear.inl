@@ -1,9 +1,9 @@
 // y = x W^T on packed quantized weights: exact integer dot products of a group, then one FP32 chain
 // per output. Included like vector_math.inl.
 //
-// Two ways to the same numbers. Few rows: codes go from the packed strip through registers into the
-// dot products. Many rows: a segment of a strip is unpacked once into scratch that stays in L1 and
-// serves every block of rows.
+// Two ways to the same numbers. Direct: codes go from the packed strip through registers into the
+// dot products, again for each few rows. By tiles: a segment of a strip is unpacked once into
+// scratch that stays in L1 and serves every block of rows.
 
 /// A segment of kTileStrips strips, unpacked: what the tile loop reads.
 struct UnpackedStrip {

@@ -2,9 +2,14 @@
 // limit. Strips are shorter than the hardware prefetcher's warm-up, so each line asks for the same
 // line of the strips that come next. Included like vector_math.inl, after linear.inl.
 
-/// Rows of one pass over a strip, and of all passes before unpacking once is cheaper.
+/// Rows of one pass over a strip.
 inline constexpr int kDirectRows = kTileRows < 6 ? 4 : 6;
-inline constexpr int kDirectRowsMax = 3 * kDirectRows;
+/// A pass of up to so many rows takes kShortStrips strips: fewer sums would wait for themselves.
+inline constexpr int kShortRows = 4;
+/// Most rows in all passes: above them unpacking once is cheaper.
+template <class Dots>
+inline constexpr std::int64_t kDirectRowsMax =
+    Dots::kWords == PairDots::kWords ? kDirectPairRowsMax : kDirectQuadRowsMax;
 
 /// The codes of a block's inputs, row after row.
 struct ActivationRows {
@@ -105,7 +110,11 @@ template <class Codes>
 using DirectFunction = void (*)(const Codes&, const LinearArgs&, std::int64_t, std::int64_t);
 
 /// direct_strips() by number of rows, 1..kDirectRows.
-template <class Dots, class Codes, int strips, bool has_offset, int rows = kDirectRows>
+template <class Dots,
+          class Codes,
+          int strips,
+          bool has_offset,
+          int rows = (strips > kDirectStrips ? kShortRows : kDirectRows)>
 LUNA_ISA_INLINE DirectFunction<Codes> direct_function(std::int64_t n_rows) {
   if constexpr (rows > 1) {
     if (n_rows < rows) {
@@ -130,6 +139,15 @@ template <class Dots, class Codes, bool has_offset>
 void linear_direct(const Codes& codes, const LinearArgs& args) {
   const std::int64_t end = args.first_strip + args.n_strips;
   std::int64_t strip = args.first_strip;
+  if constexpr (kShortStrips > kDirectStrips && Dots::kWords == PairDots::kWords) {
+    // Few rows of 8-bit codes wait for memory, and that likes fewer streams.
+    constexpr std::int64_t kRowsMin = Codes::kLines > 4 ? kShortRows : 2;
+    if (args.n_rows >= kRowsMin && next_tile_rows(args.n_rows, kDirectRows) <= kShortRows) {
+      for (; strip + kShortStrips <= end; strip += kShortStrips) {
+        direct_blocks<Dots, Codes, kShortStrips, has_offset>(codes, args, strip);
+      }
+    }
+  }
   for (; strip + kDirectStrips <= end; strip += kDirectStrips) {
     direct_blocks<Dots, Codes, kDirectStrips, has_offset>(codes, args, strip);
   }
@@ -141,7 +159,7 @@ void linear_direct(const Codes& codes, const LinearArgs& args) {
 template <class Dots, class Codes>
 void linear_quantized(const Codes& codes, const LinearArgs& args) {
   const PackedForm& form = *args.form;
-  if (args.n_rows > kDirectRowsMax || form.form.super_block != 0) {
+  if (args.n_rows > kDirectRowsMax<Dots> || form.form.super_block != 0) {
     linear_many_rows<Dots>(codes, args);
   } else if (has_offset_term(form)) {
     linear_direct<Dots, Codes, true>(codes, args);
