@@ -70,6 +70,7 @@ struct App::Impl {
 
   Result<void> find_plugins();
   Result<void> open_devices();
+  [[nodiscard]] std::vector<model::Device*> devices_of(const config::ModelSettings& model) const;
   Result<void> load_models();
   Result<void> build_pipeline();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
@@ -117,24 +118,39 @@ Result<plugin::Instance<luna_scheduler_if>> App::Impl::make_scheduler() {
       policy, group_of(settings.scheduler.policies, policy, settings.file, "scheduler"));
 }
 
+std::vector<model::Device*> App::Impl::devices_of(const config::ModelSettings& model) const {
+  std::vector<model::Device*> found;
+  for (const std::string& name : model.devices) {
+    const auto device = std::find_if(devices.begin(), devices.end(), [&](const OpenDevice& d) {
+      return d.device->name() == name;
+    });
+    // The settings reader has checked that every name is a device.
+    found.push_back(device->device.get());
+  }
+  return found;
+}
+
 Result<void> App::Impl::load_models() {
   health.set(telemetry::State::loading);
+  const config::SpeculationSettings& speculation = settings.speculation;
+  std::optional<DraftParts> draft;
+  for (const config::ModelSettings& model : settings.models)
+    if (speculation.method == config::SpeculationMethod::draft &&
+        model.name == speculation.draft_model)
+      draft = {model, devices_of(model)};
   for (const config::ModelSettings& wanted : settings.models) {
+    // It answers nothing itself: each of the others has one of its own.
+    if (wanted.name == speculation.draft_model) continue;
     ModelParts parts;
-    for (const std::string& name : wanted.devices) {
-      const auto device = std::find_if(devices.begin(), devices.end(), [&](const OpenDevice& d) {
-        return d.device->name() == name;
-      });
-      // The settings reader has checked that every name is a device.
-      parts.devices.push_back(device->device.get());
-    }
+    parts.devices = devices_of(wanted);
+    parts.draft = draft;
     LUNA_TRY(parts.scheduler, make_scheduler());
     parts.quants = quants;
     if (transport) parts.collective = transport->collective;
     parts.clock = &clock;
     parts.wake = &pipeline_wake;
     parts.n_requests_max = settings.server.n_requests_max;
-    parts.speculation = settings.speculation;
+    parts.speculation = speculation;
     LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
     metrics.add_model(wanted.name, model->stats());
     models.push_back(std::move(model));

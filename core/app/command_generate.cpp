@@ -46,8 +46,11 @@ json::object message(const char* role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
-Result<std::unique_ptr<App>> start(const PromptOptions& options) {
+/// drafts  speculation is wanted, by look-up where the configuration has it off
+Result<std::unique_ptr<App>> start(const PromptOptions& options, bool drafts = false) {
   LUNA_TRY(config::Settings settings, settings_for_run(options.config, options.model));
+  if (drafts && settings.speculation.method == config::SpeculationMethod::off)
+    settings.speculation.method = config::SpeculationMethod::ngram;
   init_logging(spdlog::level::warn);
   App::Options app_options;
   app_options.plugin_folders = options.plugin_folders;
@@ -92,13 +95,13 @@ Result<void> write_trace(const App& app, const std::filesystem::path& path) {
 
 /// The ways the prompt was computed, as a table.
 void print_table(const std::vector<Reproduction>& runs, std::ostream& out) {
-  const auto row = [&out](const std::array<std::string, 7>& cells) {
-    constexpr std::array<int, 7> kWidths = {14, 8, 13, 7, 7, 17, 0};
+  const auto row = [&out](const std::array<std::string, 8>& cells) {
+    constexpr std::array<int, 8> kWidths = {14, 8, 13, 7, 7, 8, 17, 0};
     for (std::size_t i = 0; i < cells.size(); ++i)
       out << std::left << std::setw(kWidths[i]) << cells[i];
     out << '\n';
   };
-  row({"setting", "tokens", "prompt steps", "beside", "cached", "logits", ""});
+  row({"setting", "tokens", "prompt steps", "beside", "cached", "drafted", "logits", ""});
   for (const Reproduction& run : runs) {
     const pipeline::ComputeTrace& trace = run.end.trace;
     row({run.setting,
@@ -106,6 +109,7 @@ void print_table(const std::vector<Reproduction>& runs, std::ostream& out) {
          std::to_string(trace.n_prompt_steps),
          std::to_string(trace.n_beside_max),
          std::to_string(run.end.n_cached),
+         std::to_string(trace.n_drafted),
          hex(trace.logits_hash),
          run.is_same ? "same" : "DIFFERENT"});
   }
@@ -120,6 +124,7 @@ void print_json(const std::vector<Reproduction>& runs, bool all_same, std::ostre
                                     {"prompt_steps", trace.n_prompt_steps},
                                     {"beside", trace.n_beside_max},
                                     {"cached_tokens", run.end.n_cached},
+                                    {"drafted_tokens", trace.n_drafted},
                                     {"logits_hash", hex(trace.logits_hash)},
                                     {"same", run.is_same}});
   }
@@ -158,7 +163,7 @@ Result<int> verify(App& app,
 
 Result<int> generate(const GenerateOptions& options, const CommandStreams& streams) {
   LUNA_TRY(std::string prompt, read_prompt(options, streams));
-  LUNA_TRY(auto app, start(options.common));
+  LUNA_TRY(auto app, start(options.common, options.verify_reproducible));
   pipeline::Request request = make_request(options.common, app->pipeline());
   if (options.raw) {
     request.endpoint = pipeline::Endpoint::completion;

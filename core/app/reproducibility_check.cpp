@@ -47,8 +47,9 @@ class Reproducer {
     // Only one setting may find what another has left.
     if (!setting.finds_prefix) request.cache_salt += std::to_string(n_runs_++);
     request.prompt_chunk_tokens_max = setting.prompt_chunk_tokens_max;
+    request.drafts = setting.drafts;
     request.hash_logits = true;
-    LUNA_TRY(add_others(setting.n_beside, others));
+    LUNA_TRY(add_others(setting, others));
     for (const Started& other : others)
       while (!other.stream->view().end && other.stream->view().tokens.empty())
         if (!wait_()) return stopped();
@@ -69,9 +70,10 @@ class Reproducer {
 
   static Error stopped() { return {Code::cancelled, "the check was stopped"}; }
 
-  Result<void> add_others(std::uint32_t n, std::vector<Started>& others) {
-    for (std::uint32_t i = 0; i < n; ++i) {
+  Result<void> add_others(const ReproductionSetting& setting, std::vector<Started>& others) {
+    for (std::uint32_t i = 0; i < setting.n_beside; ++i) {
       engine::SequenceRequest request = asked_;
+      request.drafts = setting.drafts;
       const std::uint32_t k = n_others_++;
       request.cache_salt = "other" + std::to_string(k);
       auto& prompt = request.prompt;
@@ -125,6 +127,8 @@ std::vector<ReproductionSetting> reproduction_settings() {
   // What it finds, the first of the two leaves.
   settings.push_back({.name = "prefix miss", .finds_prefix = true});
   settings.push_back({.name = "prefix hit", .finds_prefix = true});
+  settings.push_back({.name = "drafts", .drafts = engine::Drafts::always});
+  settings.push_back({.name = "drafts, 6", .n_beside = 6, .drafts = engine::Drafts::always});
   return settings;
 }
 

@@ -29,10 +29,12 @@ struct ReproductionSetting {
   std::uint32_t n_beside = 0;  ///< other sequences submitted with it
   std::optional<std::uint32_t> prompt_chunk_tokens_max = std::nullopt;
   bool finds_prefix = false;  ///< what earlier runs with this wish have left in the prefix cache
+  engine::Drafts drafts = engine::Drafts::never;
 };
 
 /// Alone again; beside 1, 6, 31 and 63 others; in chunks of 7 and 32 tokens; twice with one salt,
-/// so that the second finds the first in the prefix cache.
+/// so that the second finds the first in the prefix cache; with as many drafts as the engine makes,
+/// alone and beside 6.
 std::vector<ReproductionSetting> reproduction_settings();
 
 /// Runs `asked` alone, then once for each setting, on an engine that does nothing else. Others are

@@ -9,6 +9,7 @@
 #include "core/pipeline/engine_runner.hpp"
 #include "core/text/chat_template.hpp"
 #include "core/text/tokenizer.hpp"
+#include "core/text/vocabulary_difference.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -52,7 +53,8 @@ engine::SpeculationOptions speculation_options(const config::ModelSettings& mode
   }
   engine::SpeculationOptions options;
   options.n_draft_max = settings.n_draft_max;
-  options.lengths = {.n_min = settings.ngram_min, .n_max = settings.ngram_max};
+  if (settings.method == config::SpeculationMethod::ngram)
+    options.lengths = {.n_min = settings.ngram_min, .n_max = settings.ngram_max};
   return options;
 }
 
@@ -64,9 +66,10 @@ std::uint32_t n_draft_rows(const config::ModelSettings& model,
                    model.step_tokens_max - model.n_sequences_max});
 }
 
+/// n_draft_rows  rows with logits beyond one a sequence
 model::ModelOptions model_options(const config::ModelSettings& settings,
                                   const std::filesystem::path& path,
-                                  const engine::SpeculationOptions& speculation) {
+                                  std::uint32_t n_draft_rows) {
   model::ModelOptions options;
   options.name = settings.name;
   options.path = path;
@@ -78,7 +81,7 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   options.prune_keep_percent = settings.prune_keep_percent;
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
-  options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows(settings, speculation);
+  options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows;
   options.limits.n_positions_max = settings.context_tokens_max.value_or(0);
   if (settings.layers) {
     options.layers.emplace();
@@ -86,6 +89,28 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
       options.layers->push_back({range.first, range.count});
   }
   return options;
+}
+
+Result<std::filesystem::path> path_of(const config::ModelSettings& settings) {
+  if (settings.path) return *settings.path;
+  auto found = find_model(settings.source);
+  if (!found) return found.error().in("model " + settings.name);
+  return found;
+}
+
+/// A draft of other tokens would be nonsense, silently.
+Result<void> check_same_vocabulary(const std::string& name,
+                                   const std::filesystem::path& path,
+                                   const std::string& draft_name,
+                                   const std::filesystem::path& draft_path) {
+  LUNA_TRY(const text::Vocabulary vocabulary, model::load_vocabulary(path));
+  LUNA_TRY(const text::Vocabulary draft_vocabulary, model::load_vocabulary(draft_path));
+  const auto difference = text::first_difference(vocabulary, draft_vocabulary);
+  if (!difference) return {};
+  return Error{Code::unsupported,
+               "model " + draft_name + " cannot draft for model " + name +
+                   ": their vocabularies must be equal, and " + *difference + " (" + path.string() +
+                   ", " + draft_path.string() + ")"};
 }
 
 /// The model's own template.
@@ -115,12 +140,14 @@ struct ServedModel::Impl {
   telemetry::EngineStats stats;
   std::optional<text::Tokenizer> tokenizer;
   std::unique_ptr<TemplateRenderer> renderer;
+  std::unique_ptr<model::Model> draft_model;
   std::unique_ptr<model::Model> model;
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<pipeline::EngineRunner> runner;
 
   Result<void> read_text(const std::filesystem::path& path);
+  Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
   Result<void> load(const config::ModelSettings& settings,
                     ModelParts parts,
                     const std::filesystem::path& path);
@@ -141,13 +168,39 @@ Result<void> ServedModel::Impl::read_text(const std::filesystem::path& path) {
   return {};
 }
 
+/// path  of the model that it drafts for
+Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
+                                                 const std::filesystem::path& path) {
+  const config::ModelSettings& settings = parts.draft->settings;
+  LUNA_TRY(const std::filesystem::path draft_path, path_of(settings));
+  LUNA_TRY(check_same_vocabulary(name, path, settings.name, draft_path));
+  const model::ModelResources resources{parts.quants, parts.draft->devices, parts.collective};
+  LUNA_TRY(draft_model, model::Model::load(model_options(settings, draft_path, 0), resources));
+  const model::CompiledModel& compiled = draft_model->compiled();
+  logger("model")->info(
+      "draft model loaded model={} drafts_for={} layers={} kv_blocks={} context={}",
+      settings.name,
+      name,
+      compiled.config.n_layers,
+      compiled.n_kv_blocks,
+      compiled.limits.n_positions_max);
+  return {};
+}
+
 Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
                                      ModelParts parts,
                                      const std::filesystem::path& path) {
   if (auto text = read_text(path); !text) return text.error().in("model " + name);
   const model::ModelResources resources{parts.quants, parts.devices, parts.collective};
-  const engine::SpeculationOptions speculation = speculation_options(settings, parts.speculation);
-  LUNA_TRY(model, model::Model::load(model_options(settings, path, speculation), resources));
+  engine::SpeculationOptions speculation = speculation_options(settings, parts.speculation);
+  // First: its KV is bounded, and the model may take all that is left.
+  if (speculation.n_draft_max > 0 && parts.draft) {
+    LUNA_TRY(load_draft_model(parts, path));
+    speculation.draft_model = &draft_model->compiled();
+  }
+  LUNA_TRY(model,
+           model::Model::load(model_options(settings, path, n_draft_rows(settings, speculation)),
+                              resources));
   const model::CompiledModel& compiled = model->compiled();
   scheduler = std::move(parts.scheduler);
   engine::EngineOptions options;
@@ -182,14 +235,7 @@ Result<std::unique_ptr<ServedModel>> ServedModel::load(const config::ModelSettin
                                                        ModelParts parts) {
   auto impl = std::make_unique<Impl>();
   impl->name = settings.name;
-  std::filesystem::path path;
-  if (settings.path) {
-    path = *settings.path;
-  } else {
-    auto found = find_model(settings.source);
-    if (!found) return found.error().in("model " + settings.name);
-    path = *found;
-  }
+  LUNA_TRY(const std::filesystem::path path, path_of(settings));
   LUNA_TRY(impl->load(settings, std::move(parts), path));
   return std::unique_ptr<ServedModel>(new ServedModel(std::move(impl)));
 }

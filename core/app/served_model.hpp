@@ -20,6 +20,12 @@
 
 namespace luna::app {
 
+/// The model that drafts for another, and where it lies.
+struct DraftParts {
+  config::ModelSettings settings;
+  std::vector<model::Device*> devices;  ///< in layer order
+};
+
 /// What a model is built from. Everything pointed to outlives it.
 struct ModelParts {
   std::vector<model::Device*> devices;            ///< in layer order
@@ -30,6 +36,7 @@ struct ModelParts {
   WakeSignal* wake = nullptr;  ///< set after steps that published
   std::uint32_t n_requests_max = 0;
   config::SpeculationSettings speculation;
+  std::optional<DraftParts> draft;  ///< there when the method of speculation is draft
 };
 
 /// Owned by App. A resource.

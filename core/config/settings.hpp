@@ -144,12 +144,14 @@ struct TransportSettings {
   std::map<std::string, RawGroup> transports;  ///< by transport
 };
 
-enum class SpeculationMethod { off, ngram };
+enum class SpeculationMethod { off, ngram, draft };
 
 /// [speculation]: answers do not depend on it, only how soon they come.
 struct SpeculationSettings {
   SpeculationMethod method = SpeculationMethod::off;
   std::uint32_t n_draft_max = 0;
+  /// Name of a [[model]] that answers nothing itself; there whenever the method is draft.
+  std::optional<std::string> draft_model;
   std::uint32_t ngram_min = 0;
   std::uint32_t ngram_max = 0;
 };

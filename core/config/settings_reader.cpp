@@ -49,6 +49,7 @@ class Reader {
     }
     resolve_models();
     resolve_stages();
+    resolve_draft_model();
     check_names("device", settings().devices, device_nodes_);
     check_names("model", settings().models, model_nodes_);
     std::ranges::stable_sort(
@@ -99,6 +100,7 @@ class Reader {
     if (row.table == "log") read_table(row, name, node, &settings().log);
     if (row.table == "speculation") {
       read_table(row, name, node, &settings().speculation);
+      speculation_node_ = &node;
       check_ngrams(node);
     }
     if (row.table == "scheduler") {
@@ -298,11 +300,45 @@ class Reader {
     }
   }
 
+  void resolve_draft_model() {
+    const SpeculationSettings& speculation = settings().speculation;
+    if (!speculation.draft_model) {
+      if (speculation.method == SpeculationMethod::draft)
+        report(value_position(*speculation_node_, "method"),
+               "speculation.method = \"draft\": needs speculation.draft_model, the name of a "
+               "[[model]]");
+      return;
+    }
+    const std::string& wanted = *speculation.draft_model;
+    const std::string what = "speculation.draft_model = \"" + wanted + "\"";
+    const Position at = value_position(*speculation_node_, "draft_model");
+    std::vector<std::string> known;
+    for (const ModelSettings& model : settings().models)
+      known.push_back(model.name);
+    const auto found = std::ranges::find(known, wanted);
+    if (found == known.end())
+      return report(at, what + " is not the name of a [[model]]" + nearest_key_hint(wanted, known));
+    const ModelSettings& draft = settings().models[static_cast<std::size_t>(found - known.begin())];
+    if (known.size() == 1)
+      report(at, what + " is the only [[model]]: there must be one it drafts for");
+    if (!draft.kv_tokens_max)
+      report(at, what + ": that [[model]] needs kv_tokens_max, what is left is for the others");
+    if (draft.prune_keep_percent != 100)
+      report(at, what + ": that [[model]] must have prune_keep_percent = 100");
+    for (std::size_t i = 0; i < settings().stages.size(); ++i)
+      if (settings().stages[i].model == wanted)
+        report(value_position(*stage_nodes_[i], "model"),
+               "stage[" + std::to_string(i) + "].model = \"" + wanted +
+                   "\": it is speculation.draft_model, which answers nothing itself; must be "
+                   "another [[model]]");
+  }
+
   SettingsReading reading_;
   std::vector<Found> found_;
   std::vector<const TomlNode*> device_nodes_;  // as settings().devices; live as long as the tree
   std::vector<const TomlNode*> model_nodes_;
   std::vector<const TomlNode*> stage_nodes_;
+  const TomlNode* speculation_node_ = nullptr;  // if there is one
 };
 
 SettingsReading failed(Error error) {

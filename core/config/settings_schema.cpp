@@ -168,9 +168,12 @@ constexpr std::array kKeys = {
   KeyRow{"transport", "data", text, 1, kNameBytesMax, "", "auto",
          "transport plugin between devices; auto: the nearest that both ends share",
          store<&TransportSettings::data>},
-  KeyRow{"speculation", "method", choice, 0, 0, "off|ngram", "off",
-         "ngram: what followed the same tokens before, in the prompt or the answer",
-         store<&SpeculationSettings::method>},
+  KeyRow{"speculation", "method", choice, 0, 0, "off|ngram|draft", "off",
+         "ngram: what followed the same tokens before, in the prompt or the answer; draft: what "
+         "draft_model says", store<&SpeculationSettings::method>},
+  KeyRow{"speculation", "draft_model", text, 1, kNameBytesMax, "", "",
+         "a [[model]] with the same vocabulary that drafts for the others; no stage may use it, and "
+         "it needs kv_tokens_max", store<&SpeculationSettings::draft_model>},
   KeyRow{"speculation", "n_draft_max", integer, 1, 31, "", "8",
          "tokens guessed ahead at most", store<&SpeculationSettings::n_draft_max>},
   KeyRow{"speculation", "ngram_min", integer, 1, 8, "", "2",

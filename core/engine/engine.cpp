@@ -45,8 +45,31 @@ Result<void> check_model(const model::CompiledModel& model, const model::StepLim
   return {};
 }
 
+Result<void> check_draft_model(const model::CompiledModel& model,
+                               const SpeculationOptions& speculation) {
+  if (speculation.n_draft_max == 0 || speculation.draft_model == nullptr) return {};
+  const model::CompiledModel& draft = *speculation.draft_model;
+  if (draft.config.vocab_size != model.config.vocab_size) {
+    return Error{Code::unsupported,
+                 "draft model " + draft.name + " has " + std::to_string(draft.config.vocab_size) +
+                     " logits, model " + model.name + " " +
+                     std::to_string(model.config.vocab_size)};
+  }
+  const model::StepLimits& limits = draft.limits;
+  const bool has_room = limits.n_seqs_max > 0 && limits.n_out_rows_max >= limits.n_seqs_max &&
+                        limits.n_rows_max >= limits.n_seqs_max && limits.n_positions_max > 0;
+  if (has_room && draft.candidates != nullptr && draft.n_candidates > 0) return {};
+  return Error{Code::invalid_argument,
+               "draft model " + draft.name +
+                   ": its limits leave no room for a step: " + std::to_string(limits.n_rows_max) +
+                   " rows, " + std::to_string(limits.n_out_rows_max) + " with logits, " +
+                   std::to_string(limits.n_seqs_max) + " sequences, " +
+                   std::to_string(draft.n_candidates) + " candidates a row"};
+}
+
 NgramLengths ngram_lengths(const SpeculationOptions& options) {
-  const bool looks_up = options.n_draft_max > 0 && options.drafter == nullptr;
+  const bool looks_up =
+      options.n_draft_max > 0 && options.drafter == nullptr && options.draft_model == nullptr;
   return looks_up ? options.lengths : NgramLengths{};
 }
 
@@ -72,6 +95,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
                                                void* context) {
   const model::StepLimits step_limits = bounded_step(model, options);
   LUNA_TRY(check_model(model, step_limits));
+  LUNA_TRY(check_draft_model(model, options.speculation));
   if (tokenizer.vocab_size() < model.config.vocab_size) {
     return Error{Code::unsupported,
                  "model " + model.name + " has " + std::to_string(model.config.vocab_size) +
@@ -140,6 +164,14 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
                    .kv_block_tokens = limits.kv_block_tokens}),
       loads(parts.model.shards.size()) {
+  const SpeculationOptions& drafts = options.speculation;
+  if (drafts.n_draft_max > 0 && drafts.draft_model != nullptr) {
+    draft_model.emplace(
+        *drafts.draft_model,
+        parts.clock,
+        wake,
+        DraftModel::Limits{.n_slots = sequences.n_slots(), .n_draft_max = drafts.n_draft_max});
+  }
   update_gauges();
 }
 
@@ -225,7 +257,12 @@ void Engine::wait() {
 }
 
 std::string_view Engine::audit_kv() {
-  return impl_->audit.run(impl_->pool, impl_->sequences);
+  return impl_->audit_kv();
+}
+
+std::string_view Engine::Impl::audit_kv() {
+  const std::string_view fault = audit.run(pool, sequences);
+  return fault.empty() && draft_model ? draft_model->audit() : fault;
 }
 
 void Engine::Impl::run_thread() {
@@ -249,9 +286,13 @@ void Engine::Impl::shut_down() {
   while (runner.is_busy() && !runner.is_done())
     parts.clock.wait(wake, std::nullopt);
   if (runner.is_busy()) runner.collect();
+  while (is_drafting() && !draft_model->is_done())
+    parts.clock.wait(wake, std::nullopt);
+  if (is_drafting()) draft_model->abandon();
   batch.clear();
   drain_inbox();
   end_all(kCancelled);
+  if (draft_model) draft_model->sweep(sequences);
   update_gauges();
   if (std::exchange(published, false)) parts.on_published(parts.context);
 }

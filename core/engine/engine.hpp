@@ -22,6 +22,13 @@
 
 namespace luna::engine {
 
+/// Whether a request's tokens are drafted; its answer does not depend on it.
+enum class Drafts : std::uint8_t {
+  as_they_pay,
+  never,
+  always,  ///< as many as fit, whatever they cost
+};
+
 /// What enters the engine: one prompt and its n sequences.
 struct SequenceRequest {
   std::uint64_t id = 0;                   ///< unique in the process
@@ -34,6 +41,7 @@ struct SequenceRequest {
   std::string cache_salt;  ///< the prefix cache is shared with equal salts only
   /// Tokens of the prompt a step, at most, whatever the policy says; none: as the policy says.
   std::optional<std::uint32_t> prompt_chunk_tokens_max;
+  Drafts drafts = Drafts::as_they_pay;
   bool hash_logits = false;  ///< for ComputeTrace; costs a pass over the vocabulary a token
   std::uint32_t stage = 0;   ///< index into the pipeline
   std::optional<Nanoseconds> deadline;  ///< on the engine's clock
@@ -47,6 +55,9 @@ struct SequenceRequest {
 struct SpeculationOptions {
   std::uint32_t n_draft_max = 0;  ///< tokens of a draft; 0: none are made
   NgramLengths lengths{};         ///< of the look-up
+  /// In place of the look-up: a model of the same vocabulary, which outlives the engine and runs
+  /// for nobody else.
+  const model::CompiledModel* draft_model = nullptr;
   /// In place of the look-up, and offered whatever it costs: writes a draft of at most
   /// draft.size() tokens and returns its length. For tests. [engine]
   std::uint32_t (*drafter)(void* context,
@@ -74,8 +85,8 @@ class Engine {
   /// on_published   called on the engine thread once after each step that published something; it
   ///                must only wake the pipeline thread
   ///
-  /// Errors  invalid_argument (the model's limits leave no room for a step), unsupported (more
-  ///         logits than the tokenizer has tokens)
+  /// Errors  invalid_argument (the model's limits leave no room for a step, or the draft model's),
+  ///         unsupported (more logits than the tokenizer has tokens, or than the draft model has)
   static Result<std::unique_ptr<Engine>> create(
       const model::CompiledModel& model,
       const plugin::Instance<luna_scheduler_if>& scheduler,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/bounded.hpp"
+#include "core/engine/draft_model.hpp"
 #include "core/engine/engine.hpp"
 #include "core/engine/kv_audit.hpp"
 #include "core/engine/kv_pool.hpp"
@@ -22,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -56,12 +58,16 @@ struct Engine::Impl {
   /// The loop has ended: waits for the step, ends every sequence. [main]
   void shut_down();
   [[nodiscard]] std::optional<Nanoseconds> next_wake() const;
+  [[nodiscard]] bool is_drafting() const { return draft_model && draft_model->is_running(); }
+  [[nodiscard]] std::string_view audit_kv();
 
   // ---- turns of advance()
   bool drain_inbox();
   void finish_step();
   bool apply_ends(Nanoseconds now);
   void find_prefixes();
+  bool begin_drafts();
+  void go_on_drafting(Nanoseconds now);
   void plan_step(Nanoseconds now);
   void start_prompt(Sequence& sequence, Nanoseconds now);
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
@@ -121,8 +127,12 @@ struct Engine::Impl {
   StepRunner runner;
   Sampler sampler;
   Speculation speculation;
+  std::optional<DraftModel> draft_model;  // its steps and the target's take turns
 
-  bool plan_due = false;   // something happened since the last plan
+  bool plan_due = false;         // something happened since the last plan
+  bool drafted = false;          // the draft model had its round before the step to come
+  Nanoseconds draft_started{0};  // that round
+  Nanoseconds draft_took{0};
   bool published = false;  // since the last on_published
   std::uint64_t n_steps = 0;
   std::uint32_t n_refused = 0;  // plans in a row

@@ -33,8 +33,15 @@ bool Engine::Impl::advance() {
     finish_step();
     worked = true;
   }
+  if (is_drafting()) {
+    if (!draft_model->is_done()) return worked;
+    go_on_drafting(parts.clock.now());
+    if (is_drafting()) return true;
+    worked = true;
+  }
   const Nanoseconds now = parts.clock.now();
   worked |= apply_ends(now);
+  if (draft_model) draft_model->sweep(sequences);
   plan_due |= worked || (plan.wake_at && *plan.wake_at <= now);
   if (sequences.order().empty()) {
     plan.clear();  // a wish to be woken has no object any more
@@ -42,7 +49,7 @@ bool Engine::Impl::advance() {
   } else if (std::exchange(plan_due, false)) {
     note_progress(now);
     update_gauges();  // a policy that never answers is seen to hold up work
-    plan_step(now);
+    if (!begin_drafts()) plan_step(now);
     worked = true;
   }
   update_gauges();
@@ -51,7 +58,8 @@ bool Engine::Impl::advance() {
 }
 
 std::optional<Nanoseconds> Engine::Impl::next_wake() const {
-  if (runner.is_busy()) return std::nullopt;  // its end is the next thing to happen
+  // The step's end is the next thing to happen.
+  if (runner.is_busy() || is_drafting()) return std::nullopt;
   std::optional<Nanoseconds> wake_at = plan.wake_at;
   for (const std::uint32_t slot : sequences.order()) {
     const std::optional<Nanoseconds> deadline = sequences[slot].request->asked->deadline;
@@ -109,18 +117,50 @@ void Engine::Impl::count_cached(Sequence& sequence, std::uint32_t n_tokens) {
   bump(parts.stats.n_cached_tokens, n_tokens);
 }
 
+// Whether a round of the draft model has begun: the step's plan waits for its end. No step runs,
+// and until that end no sequence changes.
+bool Engine::Impl::begin_drafts() {
+  if (!draft_model || std::exchange(drafted, true)) return false;
+  draft_took = {};
+  const Speculation::Round round =
+      speculation.choose(sequences, pool, cost_fit.costs(), *draft_model);
+  if (round.wishes.empty()) return false;
+  draft_started = parts.clock.now();
+  return draft_model->begin(sequences, round.wishes, round.n_rows_max);
+}
+
+void Engine::Impl::go_on_drafting(Nanoseconds now) {
+  note_progress(now);
+  const DraftModel::Progress progress = draft_model->go_on(sequences);
+  parts.stats.n_draft_steps.store(draft_model->n_steps(), std::memory_order_relaxed);
+  if (progress == DraftModel::Progress::goes_on) return;
+  draft_took = parts.clock.now() - draft_started;
+  parts.stats.draft_seconds.observe(seconds(draft_took));
+  if (progress != DraftModel::Progress::failed) return;
+  bump(parts.stats.n_draft_failures, 1);
+  const StepRunner::Outcome& failure = draft_model->failure();
+  logger("engine")->error(
+      "draft step failed, its sequences go on without device={} last={} "
+      "text=\"{}\"",
+      failure.device,
+      !draft_model->is_usable(),
+      failure.message);
+}
+
 void Engine::Impl::plan_step(Nanoseconds now) {
   std::array<Nanoseconds, 10> latencies = last_latencies;
   const auto n = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(n_latencies, 10));
   std::sort(latencies.begin(), latencies.begin() + n);
   const Nanoseconds p95 =
       n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
-  const SnapshotTime time{.step = n_steps,
-                          .now = now,
-                          .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
-                          .step_costs = cost_fit.costs()};
+  SnapshotTime time{.step = n_steps,
+                    .now = now,
+                    .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
+                    .step_costs = cost_fit.costs()};
   find_prefixes();
-  speculation.offer(sequences, pool, time.step_costs);
+  speculation.offer(sequences, pool, time.step_costs, draft_model ? &*draft_model : nullptr);
+  // The gap between tokens is as long as the step and the drafts before it.
+  time.step_costs.fixed_ns += static_cast<double>(draft_took.count());
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
   const Nanoseconds planned = parts.clock.now();
@@ -142,8 +182,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   queue.end(sequences);
   // A plan that only made room is followed by another one at once.
   plan_due = plan.runs.empty() && !plan.wake_at;
-  if (n_steps % kAuditSteps == 0 && !audit.run(pool, sequences).empty())
-    bump(parts.stats.n_kv_audit_failures, 1);
+  if (n_steps % kAuditSteps == 0 && !audit_kv().empty()) bump(parts.stats.n_kv_audit_failures, 1);
 }
 
 void Engine::Impl::refuse_plan(PlanFault fault) {
@@ -200,7 +239,8 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
             .n_seqs = batch.entries().size(),
             .n_out_rows = batch.n_out_rows(),
             .n_kv_tokens = batch.load().n_kv_tokens};
-  parts.stats.n_submit_calls.store(runner.n_submits(), std::memory_order_relaxed);
+  const std::uint64_t n_draft_submits = draft_model ? draft_model->n_submits() : 0;
+  parts.stats.n_submit_calls.store(runner.n_submits() + n_draft_submits, std::memory_order_relaxed);
 }
 
 void Engine::Impl::add_to_batch(const PlannedRun& run) {
@@ -217,6 +257,7 @@ void Engine::Impl::add_to_batch(const PlannedRun& run) {
   }
   const StepBatch::Entry& entry = batch.add(run, sequence, pool, draft);
   bump(parts.stats.n_draft_tokens, entry.n_draft);
+  sequence.trace.n_drafted += entry.n_draft;
   for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i)
     batch.set_out_flags(*entry.out_row + i, output_flags(sequence, i));
 }
@@ -224,6 +265,7 @@ void Engine::Impl::add_to_batch(const PlannedRun& run) {
 void Engine::Impl::finish_step() {
   const StepRunner::Outcome outcome = runner.collect();
   const Nanoseconds now = parts.clock.now();
+  drafted = false;
   measure_step(now);
   if (!outcome.ok) {
     fail_step(outcome);
@@ -303,6 +345,7 @@ void Engine::Impl::update_gauges() {
   set(parts.stats.n_kv_blocks_cached, pool.n_cached());
   set(parts.stats.n_kv_blocks_free, pool.n_free());
   set(parts.stats.n_kv_blocks_evicted, pool.n_evicted());
+  if (draft_model) set(parts.stats.n_draft_kv_blocks_used, draft_model->n_blocks_used());
 }
 
 }  // namespace luna::engine

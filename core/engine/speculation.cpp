@@ -22,6 +22,17 @@ constexpr std::uint32_t kRetrySteps = 64;
 constexpr std::uint32_t kRetryStepsMax = 1024;
 constexpr double kRetryShare = 0.3;  // what such a draft is bounded by
 
+// A draft model's tokens count as if so much text had matched.
+constexpr std::uint32_t kModelMatched = 8;
+// Tokens of a draft that is made for what it shows.
+constexpr std::uint32_t kRetryTokens = 2;
+// Of the time that the rest of the answer takes without drafts: that much may go into computing
+// what the draft model has not seen. A good draft model saves half of the time or more.
+constexpr double kCatchUpShare = 0.25;
+// Rows that the draft model may always compute at once: below, most steps cost the same.
+constexpr std::uint32_t kCatchUpRowsMin = 32;
+constexpr std::uint32_t kCatchUpRowsMax = 65536;  // what a configuration may ask for
+
 }  // namespace
 
 std::size_t DraftRecord::class_of(std::uint32_t n_matched) {
@@ -54,9 +65,16 @@ Speculation::Speculation(const SpeculationOptions& options, const Limits& limits
       limits_(limits),
       n_blocked_max_(kRetrySteps),
       states_(options.n_draft_max > 0 ? limits.n_slots : 0),
-      drafts_(std::size_t{limits.n_slots} * options.n_draft_max) {}
+      drafts_(std::size_t{limits.n_slots} * options.n_draft_max) {
+  if (options.draft_model == nullptr) return;
+  candidates_.reserve(limits.n_slots);
+  wishes_.reserve(limits.n_slots);
+}
 
-void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const StepCosts& costs) {
+void Speculation::offer(SequenceTable& sequences,
+                        const KvPool& pool,
+                        const StepCosts& costs,
+                        const DraftModel* model) {
   if (!is_on()) return;
   Room room = room_beside(sequences, pool, costs);
   const bool is_retry = n_blocked_ >= n_blocked_max_ && room.step_ns > 0.0;
@@ -64,11 +82,15 @@ void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const Step
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
     sequence.n_draft = 0;
-    if (sequence.phase != Phase::decode) {
-      states_[slot].n_draft = 0;
+    states_[slot].n_draft = 0;
+    const Drafts wish = sequence.request->asked->drafts;
+    if (sequence.phase != Phase::decode || wish == Drafts::never) continue;
+    if (model != nullptr) {
+      copy_draft(slot, sequence, *model);
+      fit(sequence, states_[slot].n_draft, room);
       continue;
     }
-    if (options_.drafter != nullptr) {
+    if (options_.drafter != nullptr || wish == Drafts::always) {
       make_draft(slot, sequence);
       fit(sequence, states_[slot].n_draft, room);
       continue;
@@ -76,7 +98,6 @@ void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const Step
     double share = row_share(sequence, room, costs);
     if (is_retry) share = std::min(share, kRetryShare);
     if (n_worth_verifying(1.0, share, 1) == 0) {
-      states_[slot].n_draft = 0;
       is_blocked = true;
       continue;
     }
@@ -85,7 +106,7 @@ void Speculation::offer(SequenceTable& sequences, const KvPool& pool, const Step
     const double p = state.record.p_right(state.n_matched);
     fit(sequence, n_worth_verifying(p, share, state.n_draft), room);
   }
-  note_blocked(is_blocked, is_retry);
+  if (model == nullptr) note_blocked(is_blocked, is_retry);
 }
 
 void Speculation::note_blocked(bool is_blocked, bool is_retry) {
@@ -135,15 +156,24 @@ double Speculation::row_share(const Sequence& sequence,
   return room.load.n_rows * row_ns / room.step_ns;
 }
 
-void Speculation::make_draft(std::uint32_t slot, Sequence& sequence) {
+Speculation::State& Speculation::state_of(std::uint32_t slot, const Sequence& sequence) {
   State& state = states_[slot];
-  if (state.row_id != sequence.row_id) state = {.row_id = sequence.row_id};
+  if (state.row_id != sequence.row_id)
+    state = {.row_id = sequence.row_id, .n_idle_max = kRetrySteps};
+  return state;
+}
+
+// Tokens that may be drafted: the step's own token comes after them, and must be allowed too.
+std::uint32_t Speculation::n_left(const Sequence& sequence) {
+  return sequence.request->asked->stop.n_generated_max - sequence.n_generated() - 1;
+}
+
+void Speculation::make_draft(std::uint32_t slot, Sequence& sequence) {
+  State& state = state_of(slot, sequence);
   state.n_draft = 0;
   state.n_noted = 0;
   const SequenceRequest& asked = *sequence.request->asked;
-  // The step's own token comes after the draft: it must be allowed too.
-  const std::uint32_t n_left = asked.stop.n_generated_max - sequence.n_generated();
-  const std::uint32_t n_max = std::min(options_.n_draft_max, n_left - 1);
+  const std::uint32_t n_max = std::min(options_.n_draft_max, n_left(sequence));
   if (n_max == 0) return;
   const std::span<pipeline::TokenId> draft(
       drafts_.data() + std::size_t{slot} * options_.n_draft_max, n_max);
@@ -159,6 +189,108 @@ void Speculation::make_draft(std::uint32_t slot, Sequence& sequence) {
   continue_match(text, *match, draft);
   state.n_draft = n_max;
   state.n_matched = match->n_tokens;
+}
+
+void Speculation::copy_draft(std::uint32_t slot,
+                             const Sequence& sequence,
+                             const DraftModel& model) {
+  State& state = state_of(slot, sequence);
+  const std::span<const pipeline::TokenId> draft = model.draft(slot, sequence);
+  std::copy(
+      draft.begin(),
+      draft.end(),
+      drafts_.begin() + static_cast<std::ptrdiff_t>(std::size_t{slot} * options_.n_draft_max));
+  state.n_draft = static_cast<std::uint32_t>(draft.size());
+  state.n_noted = 0;
+  state.n_matched = kModelMatched;
+}
+
+Speculation::Round Speculation::choose(const SequenceTable& sequences,
+                                       const KvPool& pool,
+                                       const StepCosts& costs,
+                                       const DraftModel& model) {
+  candidates_.clear();
+  wishes_.clear();
+  const Room room = room_beside(sequences, pool, costs);
+  for (const std::uint32_t slot : sequences.order()) {
+    const Sequence& sequence = sequences[slot];
+    if (sequence.phase != Phase::decode || sequence.request->cancelled) continue;
+    add_candidate(slot, sequence, room, costs, model);
+  }
+  const StepCosts& draft_costs = model.costs();
+  choose_lengths(room, draft_costs);
+  std::uint32_t n_rows = 0;
+  for (const DraftCandidate& candidate : candidates_) {
+    const std::uint32_t n = std::min(candidate.n, room.n_rows - std::min(room.n_rows, n_rows));
+    if (n == 0 || wishes_.size() == model.n_seqs_max()) continue;
+    wishes_.push_back({.slot = candidate.slot, .n_draft = n});
+    n_rows += n;  // what could not be verified is not drafted
+  }
+  // A first step about as long as the target's: its own bound on rows is the draft model's.
+  const double n_rows_worth =
+      draft_costs.per_row_ns > 0.0 ? room.step_ns / draft_costs.per_row_ns : 0.0;
+  const auto n_rows_max = static_cast<std::uint32_t>(
+      std::clamp(n_rows_worth, double{kCatchUpRowsMin}, double{kCatchUpRowsMax}));
+  return {.wishes = wishes_, .n_rows_max = n_rows_max};
+}
+
+void Speculation::add_candidate(std::uint32_t slot,
+                                const Sequence& sequence,
+                                const Room& room,
+                                const StepCosts& costs,
+                                const DraftModel& model) {
+  const Drafts wish = sequence.request->asked->drafts;
+  const std::uint32_t n_max =
+      std::min({options_.n_draft_max, n_left(sequence), model.n_draft_max(slot, sequence)});
+  if (n_max == 0 || wish == Drafts::never) return;
+  const StepCosts& draft_costs = model.costs();
+  const double n_kv_tokens = sequence.n_tokens();
+  DraftCandidate candidate{.slot = slot, .n_max = n_max};
+  if (wish == Drafts::always) {
+    candidate.n = n_max;
+    candidate.n_max = 0;  // nothing is left to decide
+  } else {
+    // What the draft model has to compute first must come in again by the end of the answer.
+    const double catch_up_ns = draft_costs.per_row_ns * model.n_missing(slot, sequence);
+    if (catch_up_ns > kCatchUpShare * room.step_ns * n_left(sequence)) return;
+    candidate.p_right = state_of(slot, sequence).record.p_right(kModelMatched);
+    candidate.row_ns = costs.per_row_ns + draft_costs.per_row_ns +
+                       (costs.per_kv_token_ns + draft_costs.per_kv_token_ns) * n_kv_tokens;
+  }
+  candidates_.push_back(candidate);
+}
+
+void Speculation::choose_lengths(const Room& room, const StepCosts& draft_costs) {
+  if (room.step_ns <= 0.0) return;  // nothing has been measured
+  const bool is_measured = draft_costs.fixed_ns + draft_costs.per_row_ns > 0.0;
+  if (is_measured)
+    choose_draft_lengths(candidates_, room.step_ns / room.load.n_rows, draft_costs.fixed_ns);
+  const auto is_open = [](const DraftCandidate& candidate) { return candidate.n_max > 0; };
+  const auto open = std::find_if(candidates_.begin(), candidates_.end(), is_open);
+  if (open == candidates_.end()) return;
+  const bool any = std::any_of(candidates_.begin(), candidates_.end(), [](const auto& candidate) {
+    return candidate.n_max > 0 && candidate.n > 0;
+  });
+  const bool is_retry = !any && (!is_measured || n_blocked_ >= n_blocked_max_);
+  if (is_retry) open->n = std::min(open->n_max, kRetryTokens);
+  note_blocked(!any, is_retry);
+  retry_idle(any);
+}
+
+// One that is left out while others are drafted for.
+void Speculation::retry_idle(bool any_drafts) {
+  for (DraftCandidate& candidate : candidates_) {
+    State& state = states_[candidate.slot];
+    if (candidate.n_max == 0 || !any_drafts) continue;
+    if (candidate.n > 0) {
+      state.n_idle = 0;
+      state.n_idle_max = kRetrySteps;
+    } else if (++state.n_idle >= state.n_idle_max) {
+      candidate.n = std::min(candidate.n_max, kRetryTokens);
+      state.n_idle = 0;
+      state.n_idle_max = std::min(2 * state.n_idle_max, kRetryStepsMax);
+    }
+  }
 }
 
 // Bounds the offer by rows and blocks, and takes them from the room.

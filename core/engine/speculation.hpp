@@ -1,6 +1,8 @@
 // Speculation: what a sequence will probably say next, and how much of it is worth verifying.
 #pragma once
 
+#include "core/engine/draft_lengths.hpp"
+#include "core/engine/draft_model.hpp"
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/ngram_index.hpp"
 #include "core/engine/sequence.hpp"
@@ -42,15 +44,19 @@ class DraftRecord {
                                               double row_share,
                                               std::uint32_t n_max);
 
-/// Makes drafts by looking up what followed the last tokens before, watches how often they are
-/// right, and offers the part of them that pays to the scheduler (Sequence::n_draft). What is drawn
-/// does not depend on drafts: each position is drawn by the sampler as ever, and the first token
-/// that is not the draft's ends the step's run (Engine::Impl::verify).
+/// Makes drafts, watches how often they are right, and offers the part of them that pays to the
+/// scheduler (Sequence::n_draft). What is drawn does not depend on drafts: each position is drawn
+/// by the sampler as ever, and the first token that is not the draft's ends the step's run
+/// (Engine::Impl::verify).
 ///
-/// Drafts are also made, and compared with what is drawn, where none is offered: that costs a
-/// look-up, and shows when they would pay again. Only where not even a certain token would pay,
-/// they are left out, and tried again after a while. Allocates at construction only. [engine],
-/// owned by the engine.
+/// By look-up of what followed the last tokens before, drafts are also made, and compared with what
+/// is drawn, where none is offered: that costs a look-up, and shows when they would pay again. Only
+/// where not even a certain token would pay, they are left out, and tried again after a while.
+///
+/// By a draft model, a token costs time before it is offered: so it is decided first who gets how
+/// many (choose()), and all that were made are offered. A sequence whose drafts do not pay, and all
+/// of them where rows fill the step, are tried again after a while with a short one. Allocates at
+/// construction only. [engine], owned by the engine.
 class Speculation {
  public:
   /// What a step has room for.
@@ -63,8 +69,24 @@ class Speculation {
   Speculation(const SpeculationOptions& options, const Limits& limits);
 
   [[nodiscard]] bool is_on() const { return options_.n_draft_max > 0; }
+
+  /// What the draft model shall do before the next step.
+  struct Round {
+    std::span<const DraftWish> wishes;  ///< none: nothing; valid until the next call
+    std::uint32_t n_rows_max = 0;       ///< of its first step: no longer than the target's, about
+  };
+  /// Decides which sequences the draft model drafts for. Before offer(); no step runs.
+  Round choose(const SequenceTable& sequences,
+               const KvPool& pool,
+               const StepCosts& costs,
+               const DraftModel& model);
   /// Sets n_draft of every sequence. Before each plan; no step runs.
-  void offer(SequenceTable& sequences, const KvPool& pool, const StepCosts& costs);
+  ///
+  /// model  none: drafts are looked up
+  void offer(SequenceTable& sequences,
+             const KvPool& pool,
+             const StepCosts& costs,
+             const DraftModel* model);
   /// The draft of a sequence that was offered one.
   [[nodiscard]] std::span<const pipeline::TokenId> draft(std::uint32_t slot) const {
     return {drafts_.data() + std::size_t{slot} * options_.n_draft_max, states_[slot].n_draft};
@@ -79,6 +101,9 @@ class Speculation {
     std::uint32_t n_matched = 0;  // tokens
     std::uint32_t n_noted = 0;    // tokens of the draft that were drawn, all of them right
     DraftRecord record{};
+    // ---- by a draft model
+    std::uint32_t n_idle = 0;  // steps in a row in which others were drafted for
+    std::uint32_t n_idle_max = 0;
   };
   /// What the step without drafts takes of its bounds, and what is left.
   struct Room {
@@ -95,6 +120,16 @@ class Speculation {
                                  const Room& room,
                                  const StepCosts& costs) const;
   void make_draft(std::uint32_t slot, Sequence& sequence);
+  void copy_draft(std::uint32_t slot, const Sequence& sequence, const DraftModel& model);
+  void add_candidate(std::uint32_t slot,
+                     const Sequence& sequence,
+                     const Room& room,
+                     const StepCosts& costs,
+                     const DraftModel& model);
+  void choose_lengths(const Room& room, const StepCosts& draft_costs);
+  void retry_idle(bool any_drafts);
+  [[nodiscard]] static std::uint32_t n_left(const Sequence& sequence);
+  State& state_of(std::uint32_t slot, const Sequence& sequence);
   void note_blocked(bool is_blocked, bool is_retry);
   void fit(Sequence& sequence, std::uint32_t n_wanted, Room& room) const;
 
@@ -102,8 +137,10 @@ class Speculation {
   const Limits limits_;
   std::uint32_t n_blocked_ = 0;  // steps in a row whose rows seemed to fill them
   std::uint32_t n_blocked_max_;
-  std::vector<State> states_;              // by slot
-  std::vector<pipeline::TokenId> drafts_;  // [n_slots, n_draft_max]
+  std::vector<DraftCandidate> candidates_;  // [n_slots]
+  std::vector<DraftWish> wishes_;           // [n_slots]
+  std::vector<State> states_;               // by slot
+  std::vector<pipeline::TokenId> drafts_;   // [n_slots, n_draft_max]
 };
 
 }  // namespace luna::engine

@@ -31,6 +31,7 @@ struct ComputeTrace {
   std::uint32_t n_prompt_steps = 0;  ///< steps that computed tokens of its prompt
   std::uint32_t n_beside_max = 0;    ///< most other sequences in a step with it
   std::uint32_t n_preempted = 0;
+  std::uint32_t n_drafted = 0;  ///< tokens of drafts that its steps verified
 };
 
 /// How a sequence ended, and what it cost.

@@ -72,6 +72,9 @@ struct EngineStats {
   Counter n_preempted{0};
   Counter n_draft_tokens{0};           ///< that steps verified
   Counter n_draft_tokens_accepted{0};  ///< of these, the ones that were drawn
+  Counter n_draft_steps{0};            ///< of the draft model
+  Counter n_draft_failures{0};         ///< of these, the ones that failed
+  Counter n_draft_kv_blocks_used{0};   ///< of the draft model's KV
   Counter n_kv_blocks_used{0};
   Counter n_kv_blocks_cached{0};
   Counter n_kv_blocks_free{0};
@@ -92,6 +95,7 @@ struct EngineStats {
   Histogram<kStepSeconds.size()> itl_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> step_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
+  Histogram<kStepSeconds.size()> draft_seconds{kStepSeconds};  ///< the draft model before a step
 };
 
 /// False when the engine can serve no more: its devices are lost, or it has work and has neither

@@ -95,6 +95,15 @@ constexpr ScalarFamily kScalars[] = {
      "Drafted tokens that became part of an answer.",
      kCounter,
      &EngineStats::n_draft_tokens_accepted},
+    {"luna_draft_steps_total", "Steps of the draft model.", kCounter, &EngineStats::n_draft_steps},
+    {"luna_draft_failures_total",
+     "Steps of the draft model that failed; sequences go on without drafts.",
+     kCounter,
+     &EngineStats::n_draft_failures},
+    {"luna_draft_kv_blocks_used",
+     "KV blocks of the draft model held by sequences.",
+     kGauge,
+     &EngineStats::n_draft_kv_blocks_used},
     {"luna_preemptions_total",
      "Sequences whose KV was taken back.",
      kCounter,
@@ -162,6 +171,7 @@ std::string MetricsPage::render() const {
   histogram("luna_itl_seconds", "Gap between two tokens of a sequence.", &EngineStats::itl_seconds);
   histogram("luna_step_seconds", "One step.", &EngineStats::step_seconds);
   histogram("luna_plan_seconds", "One plan of the scheduler.", &EngineStats::plan_seconds);
+  histogram("luna_draft_seconds", "The draft model before one step.", &EngineStats::draft_seconds);
 
   families.open("luna_http_connections", "Open connections.", kGauge);
   families.value({}, load(http_.n_connections));
