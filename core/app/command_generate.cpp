@@ -96,7 +96,7 @@ Result<void> write_trace(const App& app, const std::filesystem::path& path) {
 /// The ways the prompt was computed, as a table.
 void print_table(const std::vector<Reproduction>& runs, std::ostream& out) {
   const auto row = [&out](const std::array<std::string, 8>& cells) {
-    constexpr std::array<int, 8> kWidths = {14, 8, 13, 7, 7, 8, 17, 0};
+    constexpr std::array<int, 8> kWidths = {16, 8, 13, 7, 7, 8, 17, 0};
     for (std::size_t i = 0; i < cells.size(); ++i)
       out << std::left << std::setw(kWidths[i]) << cells[i];
     out << '\n';

@@ -128,7 +128,7 @@ std::vector<ReproductionSetting> reproduction_settings() {
   settings.push_back({.name = "prefix miss", .finds_prefix = true});
   settings.push_back({.name = "prefix hit", .finds_prefix = true});
   settings.push_back({.name = "drafts", .drafts = engine::Drafts::always});
-  settings.push_back({.name = "drafts, 6", .n_beside = 6, .drafts = engine::Drafts::always});
+  settings.push_back({.name = "drafts beside 6", .n_beside = 6, .drafts = engine::Drafts::always});
   return settings;
 }
 

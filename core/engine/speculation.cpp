@@ -212,10 +212,17 @@ Speculation::Round Speculation::choose(const SequenceTable& sequences,
   candidates_.clear();
   wishes_.clear();
   const Room room = room_beside(sequences, pool, costs);
+  // Prompts fill steps, and a draft would hold them up: policies leave drafts out beside them.
+  const bool any_prompt = std::ranges::any_of(sequences.order(), [&](std::uint32_t slot) {
+    return sequences[slot].phase != Phase::decode;
+  });
+  bool any_always = false;
   for (const std::uint32_t slot : sequences.order()) {
     const Sequence& sequence = sequences[slot];
     if (sequence.phase != Phase::decode || sequence.request->cancelled) continue;
-    add_candidate(slot, sequence, room, costs, model);
+    const bool is_always = sequence.request->asked->drafts == Drafts::always;
+    any_always |= is_always;
+    if (is_always || !any_prompt) add_candidate(slot, sequence, room, costs, model);
   }
   const StepCosts& draft_costs = model.costs();
   choose_lengths(room, draft_costs);
@@ -226,6 +233,7 @@ Speculation::Round Speculation::choose(const SequenceTable& sequences,
     wishes_.push_back({.slot = candidate.slot, .n_draft = n});
     n_rows += n;  // what could not be verified is not drafted
   }
+  if (any_always) return {.wishes = wishes_, .n_rows_max = kCatchUpRowsMax};
   // A first step about as long as the target's: its own bound on rows is the draft model's.
   const double n_rows_worth =
       draft_costs.per_row_ns > 0.0 ? room.step_ns / draft_costs.per_row_ns : 0.0;

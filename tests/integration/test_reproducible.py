@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from luna_server import config_text
+from luna_server import config_text, draft_model_keys
 
 PROMPT = (
     "The lighthouse keeper counted the ships that passed in the night, and wrote each of them down: "
@@ -32,12 +32,13 @@ def verify(run_luna: Callable, *arguments: object) -> list[dict]:
 def test_no_way_of_computing_changes_a_bit(
     run_luna: Callable, model: Path, tmp_path: Path, sampling: list[str]
 ) -> None:
-    """Batches, chunks and the prefix cache within a process; threads and devices between processes."""
+    """Batches, chunks, the prefix cache and drafts within a process; threads and devices between processes."""
     processes = {
         "one thread": {},
         "two threads": {"threads": 2},
         "two devices": {"n_devices": 2},
         "no prefix cache": {"model_keys": "prefix_cache = false"},
+        "draft model": {"model_keys": draft_model_keys(model)},
     }
     answers = {}
     for name, keys in processes.items():
@@ -51,6 +52,10 @@ def test_no_way_of_computing_changes_a_bit(
         assert settings["beside 63"]["beside"] > 31
         assert settings["chunks of 7"]["prompt_steps"] > 5
         assert (settings["prefix hit"]["cached_tokens"] > 0) == (name != "no prefix cache")
+        assert settings["alone"]["drafted_tokens"] == 0
+        if name == "draft model":
+            assert settings["drafts"]["drafted_tokens"] > 0
+            assert settings["drafts beside 6"]["drafted_tokens"] > 0
         answers[name] = (settings["alone"]["tokens"], settings["alone"]["logits_hash"])
     assert len(answers["one thread"][0]) > 1  # a drawn answer may end before N_TOKENS
     assert all(answer == answers["one thread"] for answer in answers.values()), answers

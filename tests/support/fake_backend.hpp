@@ -40,6 +40,7 @@ struct FakeModelOptions {
   std::vector<std::uint32_t> forced = {};
   std::uint32_t forced_from = 0;
   std::uint32_t prune_keep_percent = 100;
+  std::uint64_t weights = 0;  ///< another number is another model
   Completion completion = Completion::immediate;
 };
 
@@ -214,7 +215,7 @@ class FakeDevice {
     std::uint32_t seq = 0;
     while (step.seq_first_row[seq + 1] <= row)
       ++seq;
-    std::uint64_t hash = 0xCBF29CE484222325U;
+    std::uint64_t hash = 0xCBF29CE484222325U ^ options_.weights;
     const std::uint32_t n_pruned = prune_of(step, seq).n_pruned;
     for (std::uint32_t p = 0; p <= slot_of(step, seq, step.positions[row]); ++p) {
       const KvSlot& seen = slot(step, seq, p);

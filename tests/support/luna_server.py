@@ -59,6 +59,22 @@ policy = "static"
 """
 
 
+def draft_model_keys(model: Path) -> str:
+    """For config_text(): a second model on the first device that drafts for the first."""
+    return f"""
+[[model]]
+name = "small"
+path = "{model}"
+devices = ["cpu0"]
+kv_tokens_max = 4096
+
+[speculation]
+method = "draft"
+draft_model = "small"
+n_draft_max = 4
+"""
+
+
 class LunaServer:
     """`luna serve`, started and ready. Its standard error goes to a file, its output is read on."""
 

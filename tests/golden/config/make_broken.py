@@ -43,6 +43,15 @@ data = "inproc"
 level = "info"
 """
 
+# A second model, and [speculation] up to its last key.
+SMALL = """[[model]]
+name = "small"
+path = "smollm2-135m-instruct"
+devices = ["a0"]
+[speculation]
+method = "draft"
+"""
+
 CASES = [
     # name, find, replace, place, key, what is right
     ("key_misspelt", "port = 8080", "prot = 8080", "3:1", "'prot'", "'port'"),
@@ -95,7 +104,13 @@ CASES = [
     ("policy_missing", 'policy = "static"\n', "", "27:1", "scheduler.policy is missing", "a text"),
     ("scheduler_missing", '[scheduler]\npolicy = "static"\n', "", "1:1", "[scheduler]", "no [scheduler]"),
     ("log_level_unknown", 'level = "info"', 'level = "inof"', "34:9", "log.level", "trace|debug|info"),
-    ("speculation_method_draft", "[log]", '[speculation]\nmethod = "draft"\n[log]', "34:10", 'speculation.method = "draft"', "off|ngram"),
+    ("speculation_method_draft", "[log]", '[speculation]\nmethod = "draft"\n[log]', "34:10", 'speculation.method = "draft"', "draft_model"),
+    ("speculation_method_unknown", "[log]", '[speculation]\nmethod = "eagle"\n[log]', "34:10", 'speculation.method = "eagle"', "off|ngram|draft"),
+    ("draft_model_unknown", "[log]", '[speculation]\nmethod = "draft"\ndraft_model = "mian"\n[log]', "35:15", 'speculation.draft_model = "mian"', "'main'"),
+    ("draft_model_alone", "[log]", '[speculation]\nmethod = "draft"\ndraft_model = "main"\n[log]', "35:15", 'speculation.draft_model = "main"', "the only [[model]]"),
+    ("draft_model_of_a_stage", "[log]", SMALL + 'draft_model = "main"\n[log]', "25:9", 'stage[0].model = "main"', "another [[model]]"),
+    ("draft_model_without_bound", "[log]", SMALL + 'draft_model = "small"\n[log]', "39:15", 'speculation.draft_model = "small"', "kv_tokens_max"),
+    ("draft_model_pruned", "[log]", SMALL.replace("devices", "prune_keep_percent = 50\nkv_tokens_max = 4096\ndevices") + 'draft_model = "small"\n[log]', "41:15", 'speculation.draft_model = "small"', "prune_keep_percent = 100"),
     ("speculation_model", "[log]", '[speculation]\nmodel = "main"\n[log]', "34:1", "'model'", "'method'"),
     ("speculation_ngrams", "[log]", "[speculation]\nngram_min = 5\nngram_max = 3\n[log]", "34:13", "speculation.ngram_min = 5", "ngram_max = 3"),
     ("key_twice", "port = 8080", "port = 8080\nport = 8081", "4:", "port", "not valid TOML"),

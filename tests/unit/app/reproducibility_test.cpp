@@ -31,6 +31,7 @@ struct TinySetup {
   std::uint32_t n_threads = 1;
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
+  bool drafts_for_itself = false;  // the same file is its draft model
   engine::EngineOptions engine;
 };
 
@@ -99,6 +100,14 @@ class TinyServer {
     LUNA_TRY(server->model_, model::Model::load(options, {server->quants_, devices, std::nullopt}));
     engine::EngineOptions engine_options = setup.engine;
     engine_options.step_tokens_max = setup.n_rows_max;
+    if (setup.drafts_for_itself) {
+      options.name = "draft";
+      options.kv_blocks_max = 128;
+      options.limits = {.n_rows_max = 128, .n_seqs_max = 8, .n_out_rows_max = 8};
+      LUNA_TRY(server->draft_model_,
+               model::Model::load(options, {server->quants_, devices, std::nullopt}));
+      engine_options.speculation.draft_model = &server->draft_model_->compiled();
+    }
     LUNA_TRY(server->engine_,
              engine::Engine::create(
                  server->model_->compiled(),
@@ -164,6 +173,7 @@ class TinyServer {
   std::vector<plugin::Instance<luna_quant_if>> quants_ = make_quants();
   plugin::Instance<luna_scheduler_if> scheduler_ = test::static_scheduler();
   std::unique_ptr<model::Device> device_;
+  std::unique_ptr<model::Model> draft_model_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<pipeline::EngineRunner> runner_;
@@ -217,7 +227,11 @@ TEST_F(Reproducibility, BatchChunkPrefixAndThreadsChangeNoBit) {
           const std::uint32_t chunk = setting.prompt_chunk_tokens_max.value_or(kPromptTokens);
           EXPECT_EQ(runs[i].end.trace.n_prompt_steps, (kPromptTokens + chunk - 1) / chunk);
         }
-        EXPECT_EQ(runs.back().end.n_cached, kPromptTokens / 32 * 32);
+        const auto hit = std::find_if(runs.begin(), runs.end(), [](const Reproduction& run) {
+          return run.setting == "prefix hit";
+        });
+        ASSERT_NE(hit, runs.end());
+        EXPECT_EQ(hit->end.n_cached, kPromptTokens / 32 * 32);
         // Another process with other threads: the same bits.
         if (!first) first = runs[0];
         EXPECT_EQ(runs[0].tokens, first->tokens);
@@ -266,6 +280,11 @@ std::uint32_t draft_from(void* answer, const engine::SplitText& text, std::span<
   return static_cast<std::uint32_t>(n);
 }
 
+std::vector<ReproductionSetting> draft_settings() {
+  return {{.name = "drafts", .drafts = engine::Drafts::always},
+          {.name = "drafts beside 6", .n_beside = 6, .drafts = engine::Drafts::always}};
+}
+
 TEST_F(Reproducibility, DraftsChangeNoBit) {
   for (TinySetup setup : classes()) {
     for (const float temperature : {0.0F, 1.0F}) {
@@ -280,15 +299,38 @@ TEST_F(Reproducibility, DraftsChangeNoBit) {
           .n_draft_max = 6, .lengths = {}, .drafter = &draft_from, .drafter_context = &answer};
       const auto server = TinyServer::make(file_, drafting);
       ASSERT_TRUE(server);
-      const std::vector<Reproduction> runs =
-          (*server)->reproduce(temperature, {{.name = "beside 6", .n_beside = 6}});
-      ASSERT_EQ(runs.size(), 2U);
+      const std::vector<Reproduction> runs = (*server)->reproduce(temperature, draft_settings());
+      ASSERT_EQ(runs.size(), 3U);
       EXPECT_EQ(runs[0].tokens, answer);
       EXPECT_EQ(runs[0].end.trace.logits_hash, expected[0].end.trace.logits_hash);
-      EXPECT_TRUE(runs[1].is_same);
+      EXPECT_EQ(runs[0].end.trace.n_drafted, 0U);
+      EXPECT_TRUE(runs[1].is_same && runs[2].is_same);
       EXPECT_GT((*server)->stats.n_draft_tokens_accepted.load(), kGeneratedTokens);
       EXPECT_GT((*server)->stats.n_draft_tokens.load(),
                 (*server)->stats.n_draft_tokens_accepted.load());
+    }
+  }
+}
+
+TEST_F(Reproducibility, ADraftModelChangesNoBit) {
+  for (TinySetup setup : classes()) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      SCOPED_TRACE(name_of(setup, temperature));
+      setup.drafts_for_itself = true;
+      setup.engine.speculation.n_draft_max = 4;
+      const auto server = TinyServer::make(file_, setup);
+      ASSERT_TRUE(server) << server.error().message();
+      const std::vector<Reproduction> runs = (*server)->reproduce(temperature, draft_settings());
+      ASSERT_EQ(runs.size(), 3U);
+      EXPECT_EQ(runs[0].end.trace.n_drafted, 0U);
+      EXPECT_TRUE(runs[1].is_same && runs[2].is_same);
+      // Greedy, all are right but for the few that would follow the last token.
+      const std::uint32_t n_drafted = runs[1].end.trace.n_drafted;
+      if (temperature == 0.0F) {
+        EXPECT_LT(n_drafted, kGeneratedTokens);
+      }
+      EXPECT_GT(n_drafted, kGeneratedTokens / 3);
+      EXPECT_EQ((*server)->stats.n_draft_failures.load(), 0U);
     }
   }
 }

@@ -42,7 +42,7 @@ std::unique_ptr<SequenceRequest> varied_request(std::uint32_t i) {
   return request;
 }
 
-void expect_steps_allocate_nothing(const EngineOptions& options) {
+void expect_steps_allocate_nothing(const EngineOptions& options, FakeModel* draft_model = nullptr) {
   // Few blocks, so that sequences are pre-empted; choices, so that blocks are shared and copied.
   EngineRig rig({.n_shards = 2,
                  .n_kv_blocks = 14,
@@ -52,8 +52,11 @@ void expect_steps_allocate_nothing(const EngineOptions& options) {
                 options);
   std::vector<Asked> asked;
   for (std::uint32_t round = 0; round < 2; ++round) {
-    for (std::uint32_t i = 0; i < 15; ++i)
-      asked.push_back(rig.submit(varied_request(i), 1 + i % 3));
+    for (std::uint32_t i = 0; i < 15; ++i) {
+      auto request = varied_request(i);
+      if (draft_model != nullptr) request->drafts = engine::Drafts::always;
+      asked.push_back(rig.submit(std::move(request), 1 + i % 3));
+    }
     rig.engine->cancel(asked[asked.size() - 2].id);
     bool works = true;
     while (works) {
@@ -61,6 +64,7 @@ void expect_steps_allocate_nothing(const EngineOptions& options) {
       works = rig.engine->advance();
       stop_counting();
       works |= rig.fake.complete();
+      if (draft_model != nullptr) works |= draft_model->complete();
       rig.clock.advance(std::chrono::milliseconds(1));
     }
   }
@@ -79,6 +83,16 @@ TEST(EngineAllocation, StepsWithDraftsAllocateAndFreeNothing) {
   EngineOptions options;
   options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
   expect_steps_allocate_nothing(options);
+}
+
+TEST(EngineAllocation, StepsWithADraftModelAllocateAndFreeNothing) {
+  // Few blocks here too: sequences give theirs back and draft again later.
+  FakeModel draft({.n_kv_blocks = 8, .completion = Completion::deferred});
+  EngineOptions options;
+  options.speculation.n_draft_max = 4;
+  options.speculation.draft_model = &draft.compiled;
+  expect_steps_allocate_nothing(options, &draft);
+  EXPECT_GT(draft.devices[0].n_submits, 100U);
 }
 
 /// A small model on two cpu devices that hand rows to each other through the inproc transport.
