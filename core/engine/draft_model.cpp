@@ -225,6 +225,8 @@ DraftModel::Progress DraftModel::go_on(const SequenceTable& sequences) {
   const StepRunner::Outcome outcome = runner_.collect();
   if (!outcome.ok) return fail(outcome);
   cost_fit_.add(load_, clock_.now() - submitted_);
+  // Two rows: the last token of a draft that was right, and the target's own.
+  is_measured_ |= load_.n_rows <= 2 * entries_.size();
   round_.clear();
   for (const Entry& entry : entries_) {
     State& state = states_[entry.slot];

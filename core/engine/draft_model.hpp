@@ -57,6 +57,8 @@ class DraftModel {
   [[nodiscard]] std::uint32_t n_missing(std::uint32_t slot, const Sequence& sequence) const;
   /// What its steps cost; all are 0 before the first.
   [[nodiscard]] const StepCosts& costs() const { return cost_fit_.costs(); }
+  /// Whether a step ran that only drafted: before it, costs are those of computing texts.
+  [[nodiscard]] bool is_measured() const { return is_measured_; }
   /// False once its steps have failed too often: it drafts nothing any more.
   [[nodiscard]] bool is_usable() const;
 
@@ -153,6 +155,7 @@ class DraftModel {
   std::uint64_t n_rounds_ = 0;
   std::uint64_t n_steps_ = 0;
   std::uint32_t n_failures_ = 0;
+  bool is_measured_ = false;
   StepRunner::Outcome failure_;
 };
 

@@ -225,7 +225,7 @@ Speculation::Round Speculation::choose(const SequenceTable& sequences,
     if (is_always || !any_prompt) add_candidate(slot, sequence, room, costs, model);
   }
   const StepCosts& draft_costs = model.costs();
-  choose_lengths(room, draft_costs);
+  const bool is_retry = choose_lengths(room, model);
   std::uint32_t n_rows = 0;
   for (const DraftCandidate& candidate : candidates_) {
     const std::uint32_t n = std::min(candidate.n, room.n_rows - std::min(room.n_rows, n_rows));
@@ -233,7 +233,8 @@ Speculation::Round Speculation::choose(const SequenceTable& sequences,
     wishes_.push_back({.slot = candidate.slot, .n_draft = n});
     n_rows += n;  // what could not be verified is not drafted
   }
-  if (any_always) return {.wishes = wishes_, .n_rows_max = kCatchUpRowsMax};
+  // What a trial finds must be a draft, not a part of the text.
+  if (any_always || is_retry) return {.wishes = wishes_, .n_rows_max = kCatchUpRowsMax};
   // A first step about as long as the target's: its own bound on rows is the draft model's.
   const double n_rows_worth =
       draft_costs.per_row_ns > 0.0 ? room.step_ns / draft_costs.per_row_ns : 0.0;
@@ -268,21 +269,22 @@ void Speculation::add_candidate(std::uint32_t slot,
   candidates_.push_back(candidate);
 }
 
-void Speculation::choose_lengths(const Room& room, const StepCosts& draft_costs) {
-  if (room.step_ns <= 0.0) return;  // nothing has been measured
-  const bool is_measured = draft_costs.fixed_ns + draft_costs.per_row_ns > 0.0;
-  if (is_measured)
-    choose_draft_lengths(candidates_, room.step_ns / room.load.n_rows, draft_costs.fixed_ns);
+// Returns whether one is drafted for only for what it shows.
+bool Speculation::choose_lengths(const Room& room, const DraftModel& model) {
+  if (room.step_ns <= 0.0) return false;  // nothing has been measured
+  if (model.is_measured())
+    choose_draft_lengths(candidates_, room.step_ns / room.load.n_rows, model.costs().fixed_ns);
   const auto is_open = [](const DraftCandidate& candidate) { return candidate.n_max > 0; };
   const auto open = std::find_if(candidates_.begin(), candidates_.end(), is_open);
-  if (open == candidates_.end()) return;
+  if (open == candidates_.end()) return false;
   const bool any = std::any_of(candidates_.begin(), candidates_.end(), [](const auto& candidate) {
     return candidate.n_max > 0 && candidate.n > 0;
   });
-  const bool is_retry = !any && (!is_measured || n_blocked_ >= n_blocked_max_);
+  const bool is_retry = !any && (!model.is_measured() || n_blocked_ >= n_blocked_max_);
   if (is_retry) open->n = std::min(open->n_max, kRetryTokens);
   note_blocked(!any, is_retry);
   retry_idle(any);
+  return is_retry;
 }
 
 // One that is left out while others are drafted for.

@@ -126,7 +126,7 @@ class Speculation {
                      const Room& room,
                      const StepCosts& costs,
                      const DraftModel& model);
-  void choose_lengths(const Room& room, const StepCosts& draft_costs);
+  bool choose_lengths(const Room& room, const DraftModel& model);
   void retry_idle(bool any_drafts);
   [[nodiscard]] static std::uint32_t n_left(const Sequence& sequence);
   State& state_of(std::uint32_t slot, const Sequence& sequence);
