@@ -153,14 +153,12 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   std::sort(latencies.begin(), latencies.begin() + n);
   const Nanoseconds p95 =
       n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
-  SnapshotTime time{.step = n_steps,
-                    .now = now,
-                    .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
-                    .step_costs = cost_fit.costs()};
+  const SnapshotTime time{.step = n_steps,
+                          .now = now,
+                          .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
+                          .step_costs = cost_fit.costs()};
   find_prefixes();
   speculation.offer(sequences, pool, time.step_costs, draft_model ? &*draft_model : nullptr);
-  // The gap between tokens is as long as the step and the drafts before it.
-  time.step_costs.fixed_ns += static_cast<double>(draft_took.count());
   const PlanFault fault = gate.ask(time, loads, plan);
   bump(parts.stats.n_plan_calls, 1);
   const Nanoseconds planned = parts.clock.now();
