@@ -132,8 +132,7 @@ struct Engine::Impl {
   bool plan_due = false;         // something happened since the last plan
   bool drafted = false;          // the draft model had its round before the step to come
   Nanoseconds draft_started{0};  // that round
-  Nanoseconds draft_took{0};
-  bool published = false;  // since the last on_published
+  bool published = false;        // since the last on_published
   std::uint64_t n_steps = 0;
   std::uint32_t n_refused = 0;  // plans in a row
   std::array<bool, kPlanFaults> fault_told{};

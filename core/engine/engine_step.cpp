@@ -121,7 +121,6 @@ void Engine::Impl::count_cached(Sequence& sequence, std::uint32_t n_tokens) {
 // and until that end no sequence changes.
 bool Engine::Impl::begin_drafts() {
   if (!draft_model || std::exchange(drafted, true)) return false;
-  draft_took = {};
   const Speculation::Round round =
       speculation.choose(sequences, pool, cost_fit.costs(), *draft_model);
   if (round.wishes.empty()) return false;
@@ -134,8 +133,7 @@ void Engine::Impl::go_on_drafting(Nanoseconds now) {
   const DraftModel::Progress progress = draft_model->go_on(sequences);
   parts.stats.n_draft_steps.store(draft_model->n_steps(), std::memory_order_relaxed);
   if (progress == DraftModel::Progress::goes_on) return;
-  draft_took = parts.clock.now() - draft_started;
-  parts.stats.draft_seconds.observe(seconds(draft_took));
+  parts.stats.draft_seconds.observe(seconds(parts.clock.now() - draft_started));
   if (progress != DraftModel::Progress::failed) return;
   bump(parts.stats.n_draft_failures, 1);
   const StepRunner::Outcome& failure = draft_model->failure();
