@@ -24,7 +24,7 @@ class CpuDevice final : public Device {
       : budget_(options.memory_bytes),
         weights_(kWeightsMax),
         buffers_(kBuffersMax),
-        team_(options.n_threads, options.first_cpu),
+        team_(options.n_threads, options.first_cpu, activity_),
         services_{host, &team_, &budget_, &buffers_, &weights_} {}
 
   Result<std::uint64_t> weight_bytes(const luna_weight_desc& desc,
@@ -88,7 +88,7 @@ class CpuDevice final : public Device {
     buffer->bytes = bytes;
     std::byte* data = buffer->memory.data();
     if (kind == LUNA_BUFFER_KV)
-      buffer->populator.emplace(buffer->memory, team_.cpus());
+      buffer->populator.emplace(buffer->memory, team_.cpus(), activity_);
     else
       team_.run_and_wait([&](std::uint32_t thread) { touch(data, bytes, thread); });
     LUNA_TRY(const std::uint64_t handle, buffers_.add(std::move(buffer)));
@@ -127,6 +127,7 @@ class CpuDevice final : public Device {
 
   MemoryBudget budget_;
   WeightArena arena_;
+  TeamActivity activity_;
   HandleTable<Weight> weights_;
   HandleTable<Buffer> buffers_;
   ThreadTeam team_;

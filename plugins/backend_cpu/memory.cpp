@@ -1,10 +1,9 @@
 #include "memory.hpp"
 
-#include "thread_team.hpp"
-
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -13,6 +12,8 @@ namespace {
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 20;  // at most one half-empty a device
 constexpr std::uint64_t kPieceAlign = 4096;  // threads first touch whole pages of their own
+// How long a device must have had no work; steps of a busy one follow each other sooner.
+constexpr std::chrono::milliseconds kRest{10};
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t quantum) {
   return (n + quantum - 1) / quantum * quantum;
@@ -57,14 +58,26 @@ Mapping::~Mapping() {
   if (base_ != nullptr) munmap(base_, base_bytes_);
 }
 
-PagePopulator::PagePopulator(const Mapping& mapping, std::vector<int> cpus)
-    : thread_([data = mapping.data(), bytes = mapping.bytes(), cpus = std::move(cpus)](
+PagePopulator::PagePopulator(const Mapping& mapping,
+                             std::vector<int> cpus,
+                             const TeamActivity& activity)
+    : thread_([data = mapping.data(), bytes = mapping.bytes(), cpus = std::move(cpus), &activity](
                   const std::stop_token& stop) {
         bind_to_cpus(cpus);
-        // Not by writing: a step may be writing there. Older kernels (before 5.14) refuse, then
-        // each page comes when it is first used.
-        for (std::uint64_t at = 0; at < bytes && !stop.stop_requested(); at += kHugePage)
+        std::uint64_t at = 0;
+        std::uint64_t seen = activity.value();
+        while (at < bytes && !stop.stop_requested()) {
+          const std::uint64_t now = activity.value();
+          if (now != seen || TeamActivity::is_working(now)) {
+            seen = now;
+            std::this_thread::sleep_for(kRest);
+            continue;
+          }
+          // Not by writing: a step may begin to write there. Older kernels (before 5.14) refuse,
+          // then each page comes when it is first used.
           if (madvise(data + at, kHugePage, MADV_POPULATE_WRITE) != 0) return;
+          at += kHugePage;
+        }
       }) {}
 
 Result<ArenaPiece> WeightArena::take(std::uint64_t bytes) {

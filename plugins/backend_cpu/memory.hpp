@@ -2,6 +2,8 @@
 // a model and small pages cost a quarter of the bandwidth.
 #pragma once
 
+#include "thread_team.hpp"
+
 #include <luna/result.hpp>
 
 #include <cstddef>
@@ -36,12 +38,13 @@ class Mapping {
 
 /// Gives a mapping its pages from a thread of its own, so that a large KV pool does not hold up the
 /// start: a virtual machine may take a second or more a GiB. The memory is zero and may be used
-/// from the beginning; a page that is used before its turn comes then. A resource; goes before its
-/// mapping does.
+/// from the beginning; a page that is used before its turn comes then. A step would lose a core to
+/// it, so it stands back while the device has work. A resource; goes before its mapping does.
 class PagePopulator {
  public:
-  /// cpus  where the thread may run: the pages come from the memory near them
-  PagePopulator(const Mapping& mapping, std::vector<int> cpus);
+  /// cpus      where the thread may run: the pages come from the memory near them
+  /// activity  of the threads that own these CPUs; outlives this
+  PagePopulator(const Mapping& mapping, std::vector<int> cpus, const TeamActivity& activity);
   PagePopulator(const PagePopulator&) = delete;
   PagePopulator& operator=(const PagePopulator&) = delete;
   ~PagePopulator() = default;  ///< waits for the huge page under way

@@ -71,11 +71,12 @@ std::uint32_t usable_threads() {
   return n;
 }
 
-ThreadTeam::ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu)
+ThreadTeam::ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu, TeamActivity& activity)
     : n_threads_(n_threads),
       cpus_(choose_cpus(n_threads, first_cpu)),
       leaves_core_free_(n_threads < usable_cpus().size()),
-      barrier_(n_threads, n_threads <= usable_cpus().size()) {
+      barrier_(n_threads, n_threads <= usable_cpus().size()),
+      activity_(activity) {
   threads_.reserve(n_threads);
   try {
     for (std::uint32_t i = 0; i < n_threads; ++i)
@@ -107,9 +108,11 @@ void ThreadTeam::lead() {
     TeamJob job;
     if (queue_.pop(&job)) {
       job_ = job;
+      activity_.change();
       started_.raise();
       job.run(job.context, 0);
       barrier_.arrive_and_wait();
+      activity_.change();
       job.finish(job.context);
       continue;
     }

@@ -36,6 +36,19 @@ class Barrier {
   alignas(64) EventCount generation_;
 };
 
+/// Whether a team works, for those who stand back meanwhile.
+class TeamActivity {
+ public:
+  /// Changes with every job that begins or ends. [any]
+  [[nodiscard]] std::uint64_t value() const { return n_changes_.load(std::memory_order_relaxed); }
+  static bool is_working(std::uint64_t value) { return value % 2 == 1; }
+  /// A job begins, or ends. [leader]
+  void change() { n_changes_.store(value() + 1, std::memory_order_relaxed); }
+
+ private:
+  alignas(64) std::atomic<std::uint64_t> n_changes_{0};
+};
+
 /// CPUs this process may run on, in the order of its affinity mask. [any]
 std::vector<int> usable_cpus();
 /// Lets the calling thread run on these CPUs only. [any]
@@ -48,7 +61,8 @@ std::uint32_t usable_threads();
 class ThreadTeam {
  public:
   /// first_cpu  position in the affinity mask of the first thread's core; positions wrap around
-  ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu);
+  /// activity   is told of each job; outlives the team
+  ThreadTeam(std::uint32_t n_threads, std::uint32_t first_cpu, TeamActivity& activity);
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
   ~ThreadTeam();  ///< finishes what is queued, then stops
@@ -76,6 +90,7 @@ class ThreadTeam {
   const bool leaves_core_free_;
   JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
   Barrier barrier_;
+  TeamActivity& activity_;
   TeamJob job_;  // written by the leader before it raises started_
   std::atomic<bool> stops_{false};
   alignas(64) EventCount started_;  // a job, or the end
