@@ -130,7 +130,8 @@ void bench_linear(const KernelSet& set, const Peaks& peaks, Report* report) {
       {Numerics::i8, "i8", peaks.bytes_per_s},
       {Numerics::bf16, "bf16", peaks.bf16_per_s > 0 ? peaks.bf16_per_s : peaks.fmas_per_s}};
   for (const auto& one : classes) {
-    std::printf("linear, class %s: one row from memory, then rows from cache\n", one.name);
+    std::printf("linear, class %s: one and some rows from memory, then rows from cache\n",
+                one.name);
     for (const LinearCase& c : {LinearCase{kQkv, 4, one.numerics, 1, 200},
                                 LinearCase{kGateUp, 4, one.numerics, 1, 60},
                                 LinearCase{kDown, 4, one.numerics, 1, 120},
@@ -141,6 +142,17 @@ void bench_linear(const KernelSet& set, const Peaks& peaks, Report* report) {
                   t.bytes / t.timing.seconds / 1e9,
                   "GB/s",
                   peaks.read_bytes_per_s / 1e9);
+    }
+    for (const LinearCase& c : {LinearCase{kGateUp, 4, one.numerics, 8, 60},
+                                LinearCase{kGateUp, 4, one.numerics, 32, 60},
+                                LinearCase{kHead, 8, one.numerics, 32, 3}}) {
+      const LinearTiming t = time_linear(set, c);
+      report->add(std::string(one.name) + " " + c.shape.name + ", " + std::to_string(c.n_rows) +
+                      " rows, memory",
+                  t.timing,
+                  t.macs / t.timing.seconds / 1e9,
+                  "GMAC/s",
+                  one.peak / 1e9);
     }
     for (const Shape& shape : {kQkv, kOut, kGateUp, kDown}) {
       for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 512}) {
