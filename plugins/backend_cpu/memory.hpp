@@ -47,7 +47,7 @@ class PagePopulator {
   PagePopulator(const Mapping& mapping, std::vector<int> cpus, const TeamActivity& activity);
   PagePopulator(const PagePopulator&) = delete;
   PagePopulator& operator=(const PagePopulator&) = delete;
-  ~PagePopulator() = default;  ///< waits for the huge page under way
+  ~PagePopulator() = default;  ///< waits for the huge page, or the rest, under way
 
  private:
   std::jthread thread_;
