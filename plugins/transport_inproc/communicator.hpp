@@ -3,7 +3,7 @@
 
 #include "mailbox.hpp"
 
-#include <luna/transport.hpp>
+#include <luna/collective.hpp>
 
 #include <array>
 #include <atomic>
@@ -18,11 +18,6 @@ namespace luna::inproc {
 /// What the ranks of a communicator share. Lives until its last rank has closed.
 class Group {
  public:
-  static constexpr std::uint32_t kRanksMax = 64;
-  /// A program's tags are its borders between devices; a step needs one or two a pair.
-  static constexpr std::uint32_t kTagsMax = 32;
-  static constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30U;
-
   Group(std::string name, std::uint32_t n_ranks, std::uint64_t message_bytes_max);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -56,7 +51,7 @@ class Group {
     std::uint64_t tag = 0;
     std::atomic<Mailbox*> mailbox{nullptr};
   };
-  using Pair = std::array<Tagged, kTagsMax + 1>;
+  using Pair = std::array<Tagged, kCommTagsMax + 1>;
 
   void wake_all();
 

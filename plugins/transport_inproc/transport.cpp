@@ -2,7 +2,7 @@
 #include "communicator.hpp"
 #include "exchange.hpp"
 
-#include <luna/transport.hpp>
+#include <luna/collective.hpp>
 
 #include <sys/types.h>
 
@@ -37,7 +37,7 @@ class InprocTransport final : public CollectiveTransport {
   [[nodiscard]] luna_transport_caps caps() const override {
     return {sizeof(luna_transport_caps),
             LUNA_MEM_HOST | LUNA_MEM_PINNED,
-            Group::kMessageBytesMax,
+            kCommMessageBytesMax,
             kLatencyNs,
             kBytesPerNs};
   }
@@ -120,7 +120,7 @@ class InprocTransport final : public CollectiveTransport {
   }
 
   Result<Communicator*> open_communicator(const CommunicatorOptions& options) override {
-    LUNA_TRY(check(options));
+    LUNA_TRY(check_communicator(options));
     const std::lock_guard lock(groups_mutex_);
     LUNA_TRY(auto group, group_of(options));
     LUNA_TRY(group->join(options.rank));
@@ -141,7 +141,7 @@ class InprocTransport final : public CollectiveTransport {
   }
   [[nodiscard]] Result<std::uint64_t> communicator_bytes(
       const CommunicatorOptions& options) const override {
-    LUNA_TRY(check(options));
+    LUNA_TRY(check_communicator(options));
     return options.lanes.size() * Mailbox::kDepth * options.message_bytes_max;
   }
 
@@ -156,36 +156,6 @@ class InprocTransport final : public CollectiveTransport {
     const auto number = static_cast<std::uint32_t>(found - peers_.begin());
     if (found == peers_.end()) peers_.push_back(endpoint);
     return number;
-  }
-
-  static Result<void> check(const CommunicatorOptions& options) {
-    if (options.n_ranks < 1 || options.n_ranks > Group::kRanksMax) {
-      return Error{Code::invalid_argument,
-                   "a communicator of " + std::to_string(options.n_ranks) + " ranks: must be 1.." +
-                       std::to_string(Group::kRanksMax)};
-    }
-    if (options.rank >= options.n_ranks) {
-      return Error{Code::invalid_argument,
-                   "rank " + std::to_string(options.rank) + " of " +
-                       std::to_string(options.n_ranks) + " ranks"};
-    }
-    if (options.message_bytes_max < 1 || options.message_bytes_max > Group::kMessageBytesMax) {
-      return Error{Code::invalid_argument,
-                   "messages of up to " + std::to_string(options.message_bytes_max) +
-                       " bytes: must be 1.." + std::to_string(Group::kMessageBytesMax)};
-    }
-    for (const luna_comm_lane& lane : options.lanes) {
-      if (lane.peer < options.n_ranks && lane.peer != options.rank) continue;
-      return Error{Code::invalid_argument,
-                   "a lane from rank " + std::to_string(lane.peer) + " to rank " +
-                       std::to_string(options.rank) + " of " + std::to_string(options.n_ranks)};
-    }
-    if (options.lanes.size() > std::size_t{Group::kTagsMax} * options.n_ranks) {
-      return Error{Code::invalid_argument,
-                   std::to_string(options.lanes.size()) + " lanes: at most " +
-                       std::to_string(Group::kTagsMax) + " tags a peer"};
-    }
-    return {};
   }
 
   Result<std::shared_ptr<Group>> group_of(const CommunicatorOptions& options) {
