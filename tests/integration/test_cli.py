@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -150,23 +151,39 @@ def read_until(terminal: int, wanted: bytes, process: subprocess.Popen) -> bytes
     return got
 
 
-def test_chat_answers_on_a_terminal_and_ends_on_ctrl_c(luna_bin: Path, model: Path) -> None:
+@contextlib.contextmanager
+def chat_on_a_terminal(luna_bin: Path, model: Path, *options: str) -> Iterator[tuple[int, subprocess.Popen]]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [str(luna_bin), "chat", "--model", str(model)], stdin=theirs, stdout=theirs, stderr=theirs,
+        [str(luna_bin), "chat", "--model", str(model), *options], stdin=theirs, stdout=theirs, stderr=theirs,
         start_new_session=True,
     )
     os.close(theirs)
     try:
         read_until(ours, b">", process)
-        os.write(ours, b"Say hello.\n")
-        read_until(ours, b"\n> ", process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(CHAT_TIMEOUT_S) in (0, 130)
+        yield ours, process
     finally:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_chat_answers_on_a_terminal_and_ends_on_ctrl_c(luna_bin: Path, model: Path) -> None:
+    # Greedy and bounded: a drawn answer of a small model may go on to the end of its context.
+    options = ["--temperature", "0", "--max-tokens", "64"]
+    with chat_on_a_terminal(luna_bin, model, *options) as (terminal, process):
+        os.write(terminal, b"Say hello.\n")
+        read_until(terminal, b"\n> ", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(CHAT_TIMEOUT_S) in (0, 130)
+
+
+def test_ctrl_c_ends_a_chat_in_the_middle_of_an_answer(luna_bin: Path, model: Path) -> None:
+    with chat_on_a_terminal(luna_bin, model, "--temperature", "0") as (terminal, process):
+        os.write(terminal, b"TELL ME A LONG STORY.\n")
+        read_until(terminal, b"e", process)  # not the echo: the answer has begun
+        process.send_signal(signal.SIGINT)
+        assert process.wait(CHAT_TIMEOUT_S) in (0, 130)
 
 
 def test_check_keys_names_every_table(run_luna: Callable) -> None:
