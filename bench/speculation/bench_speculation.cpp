@@ -218,15 +218,14 @@ Result<void> run(std::span<char*> arguments) {
       LUNA_TRY(engine_options.speculation.lengths.n_max, options.number("--max"));
     }
     LUNA_TRY(runner->engine,
-             engine::Engine::create(
-                 loaded->compiled(),
-                 runner->scheduler,
-                 tokenizer,
-                 loaded->clock(),
-                 runner->stats,
-                 engine_options,
-                 [](void*) {},
-                 nullptr));
+             engine::Engine::create({loaded->compiled(),
+                                     runner->scheduler,
+                                     tokenizer,
+                                     loaded->clock(),
+                                     runner->stats,
+                                     [](void*) {},
+                                     nullptr},
+                                    engine_options));
   }
   LUNA_TRY(const std::uint32_t n_rounds, options.number("--rounds"));
   LUNA_TRY(const std::uint32_t n_tokens, options.number("--tokens"));

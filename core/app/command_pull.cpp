@@ -84,7 +84,7 @@ Result<void> bring(const PullOptions& options,
     }
     return !StopSignal::is_set();
   };
-  const auto result = http::download(options.source, arrival, progress);
+  auto result = http::download(options.source, arrival, progress);
   if (shows) streams.err << '\n';
   return result;
 }

@@ -137,7 +137,7 @@ Result<void> run_until_stopped(App& app,
                                std::chrono::milliseconds drain_timeout,
                                const CommandStreams& streams) {
   // A signal that came while the models were loaded ends this before it has begun.
-  const Result<void> warm = app.warm_up([] { return !StopSignal::is_set(); });
+  Result<void> warm = app.warm_up([] { return !StopSignal::is_set(); });
   if (warm && !StopSignal::is_set()) {
     streams.out << "ready on " << url << std::endl;
     StopSignal::wait();
@@ -173,7 +173,7 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
   LUNA_TRY(app->load());
   server->serve({app->pipeline(), app->metrics(), app_is_alive, app.get()});
   const std::string url = url_of(listen.host, server->port());
-  const Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
+  Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
   const ExitGuard guard(kExitLimit);
   // Connections refer to the app and may have outlived the drain: the server goes first.
   server.reset();

@@ -77,9 +77,10 @@ class Reproducer {
       const std::uint32_t k = n_others_++;
       request.cache_salt = "other" + std::to_string(k);
       auto& prompt = request.prompt;
-      std::rotate(prompt.begin(),
-                  prompt.begin() + static_cast<std::ptrdiff_t>((k * 7 + 1) % prompt.size()),
-                  prompt.end());
+      std::rotate(
+          prompt.begin(),
+          prompt.begin() + static_cast<std::ptrdiff_t>((std::size_t{k} * 7 + 1) % prompt.size()),
+          prompt.end());
       prompt.resize(std::min(prompt.size(), 1 + k * 13 % kOtherPromptTokensMax));
       request.sampling.temperature = 1.0F;
       request.sampling.seed = k;

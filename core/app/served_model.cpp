@@ -214,7 +214,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   LUNA_TRY(
       engine,
       engine::Engine::create(
-          compiled, scheduler, *tokenizer, *parts.clock, stats, options, set_wake, parts.wake));
+          {compiled, scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake}, options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
   logger("model")->info("loaded model={} layers={} kv_blocks={} kv_block_tokens={} context={}",

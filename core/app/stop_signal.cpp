@@ -15,11 +15,11 @@ namespace luna::app {
 namespace {
 
 // Written by the handler, on whatever thread the signal finds: lock-free and async-signal-safe.
-std::atomic<bool> stop_requested{
-    false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): handlers get no argument
+std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
-std::array<int, 2> wake_pipe = {-1,
-                                -1};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): handlers get no argument
+std::array<int, 2> wake_pipe = {-1, -1};
 
 void on_signal(int number) {
   // The first signal drains, the second means it: 128 + number, as a shell would report it.

@@ -248,9 +248,11 @@ class Reader {
     std::set<std::string> seen;
     for (std::size_t i = 0; i < records.size(); ++i)
       if (!records[i].name.empty() && !seen.insert(records[i].name).second)
-        report(value_position(*nodes[i], "name"),
-               table + "[" + std::to_string(i) + "].name = \"" + records[i].name + "\": another " +
-                   table + " has this name");
+        report(value_position(*nodes[i], "name"), name_taken(table, i, records[i].name));
+  }
+  static std::string name_taken(const std::string& table, std::size_t i, const std::string& name) {
+    return table + "[" + std::to_string(i) + "].name = \"" + name + "\": another " + table +
+           " has this name";
   }
 
   void resolve_models() {
@@ -278,13 +280,17 @@ class Reader {
     for (std::size_t i = 0; i < model.devices.size(); ++i) {
       const std::string& device = model.devices[i];
       const Position at = std::get<List>(find_entry(node, "devices")->node.value)[i].at;
-      const std::string what = name + ".devices: \"" + device + "\"";
       if (std::ranges::count(known, device) == 0)
-        report(at, what + " is not the name of a [[device]]" + nearest_key_hint(device, known));
+        report(at,
+               device_of(name, device) + " is not the name of a [[device]]" +
+                   nearest_key_hint(device, known));
       if (std::find(model.devices.begin(), model.devices.begin() + static_cast<long>(i), device) !=
           model.devices.begin() + static_cast<long>(i))
-        report(at, what + " stands there twice");
+        report(at, device_of(name, device) + " stands there twice");
     }
+  }
+  static std::string device_of(const std::string& model, const std::string& device) {
+    return model + ".devices: \"" + device + "\"";
   }
 
   void resolve_stages() {

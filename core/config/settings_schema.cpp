@@ -39,12 +39,9 @@ void store(void* record, const Value& value) {
 }
 
 using enum ValueType;
-constexpr std::int64_t kDayMs = 24 * 60 * 60 * 1000;
+constexpr std::int64_t kDayMs = std::int64_t{24} * 60 * 60 * 1000;
 constexpr std::int64_t kLayersMax = 4096;
 constexpr std::int64_t kNameBytesMax = 128;
-constexpr auto KiB = static_cast<std::int64_t>(kKiB);
-constexpr auto MiB = static_cast<std::int64_t>(kMiB);
-constexpr auto GiB = static_cast<std::int64_t>(kGiB);
 constexpr std::optional<std::string_view> kRequired = std::nullopt;
 
 // clang-format off
@@ -84,9 +81,9 @@ constexpr std::array kKeys = {
   KeyRow{"server", "requests_max", integer, 1, 65536, "", "256",
          "requests waiting and running; further ones are answered 429",
          store<&ServerSettings::n_requests_max>},
-  KeyRow{"server", "header_bytes_max", bytes, KiB, MiB, "", "16 KiB",
+  KeyRow{"server", "header_bytes_max", bytes, kKiB, kMiB, "", "16 KiB",
          "longest head of a request", store<&ServerSettings::header_bytes_max>},
-  KeyRow{"server", "body_bytes_max", bytes, KiB, GiB, "", "8 MiB",
+  KeyRow{"server", "body_bytes_max", bytes, kKiB, kGiB, "", "8 MiB",
          "longest body of a request", store<&ServerSettings::body_bytes_max>},
   KeyRow{"server", "header_timeout_ms", integer, 1, kDayMs, "", "10000",
          "time for the head of a request", store<&ServerSettings::header_timeout>},
@@ -112,7 +109,7 @@ constexpr std::array kKeys = {
          "backend plugin, by short name or full id", store<&DeviceSettings::backend>},
   KeyRow{"device", "index", integer, 0, 1023, "", "0",
          "which of the backend's devices", store<&DeviceSettings::index>},
-  KeyRow{"device", "memory", bytes, MiB, 1024 * 1024 * GiB, "", kRequired,
+  KeyRow{"device", "memory", bytes, kMiB, kMiB * kGiB, "", kRequired,
          "budget for weights, KV cache and scratch", store<&DeviceSettings::memory_bytes>},
   KeyRow{"device", "threads", integer, 0, 1024, "", "0",
          "worker threads; 0: one per usable hardware thread", store<&DeviceSettings::n_threads>},

@@ -85,14 +85,10 @@ KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model,
-                                               const plugin::Instance<luna_scheduler_if>& scheduler,
-                                               const text::Tokenizer& tokenizer,
-                                               Clock& clock,
-                                               telemetry::EngineStats& stats,
-                                               const EngineOptions& options,
-                                               void (*on_published)(void*),
-                                               void* context) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
+                                               const EngineOptions& options) {
+  const model::CompiledModel& model = parts.model;
+  const text::Tokenizer& tokenizer = parts.tokenizer;
   const model::StepLimits step_limits = bounded_step(model, options);
   LUNA_TRY(check_model(model, step_limits));
   LUNA_TRY(check_draft_model(model, options.speculation));
@@ -121,7 +117,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const model::CompiledModel& model
                              .n_choices_max = std::max(options.n_waiting_max, 1U),
                              .prefix_per_tenant = options.prefix_cache_per_tenant,
                              .ngrams = ngram_lengths(options.speculation)};
-  const EngineParts parts{model, scheduler, tokenizer, clock, stats, on_published, context};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
 }

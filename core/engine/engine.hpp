@@ -76,26 +76,28 @@ struct EngineOptions {
   SpeculationOptions speculation{};
 };
 
+/// Everything fixed that an engine is built from; it outlives the engine.
+struct EngineParts {
+  const model::CompiledModel& model;
+  const plugin::Instance<luna_scheduler_if>& scheduler;
+  const text::Tokenizer& tokenizer;
+  Clock& clock;
+  telemetry::EngineStats& stats;
+  /// Called on the engine thread once after each step that published something; it must only wake
+  /// the pipeline thread.
+  void (*on_published)(void* context);
+  void* context;
+};
+
 /// Runs one model. The step: commands in, the ended step's tokens out, plan, KV blocks, one submit
 /// a device. Nothing in it waits for a client, allocates, locks or logs (a refused plan and a
 /// failed device are told once a kind).
 class Engine {
  public:
-  /// model, scheduler, tokenizer, clock and stats outlive the engine.
-  /// on_published   called on the engine thread once after each step that published something; it
-  ///                must only wake the pipeline thread
-  ///
   /// Errors  invalid_argument (the model's limits leave no room for a step, or the draft model's),
   ///         unsupported (more logits than the tokenizer has tokens, or than the draft model has)
-  static Result<std::unique_ptr<Engine>> create(
-      const model::CompiledModel& model,
-      const plugin::Instance<luna_scheduler_if>& scheduler,
-      const text::Tokenizer& tokenizer,
-      Clock& clock,
-      telemetry::EngineStats& stats,
-      const EngineOptions& options,
-      void (*on_published)(void*),
-      void* context);
+  static Result<std::unique_ptr<Engine>> create(const EngineParts& parts,
+                                                const EngineOptions& options);
   /// Stops, if nobody did.
   ~Engine();
   Engine(const Engine&) = delete;

@@ -35,17 +35,6 @@ struct Command {
   std::uint64_t cancelled_id = 0;
 };
 
-/// Everything fixed that an engine is built from.
-struct EngineParts {
-  const model::CompiledModel& model;
-  const plugin::Instance<luna_scheduler_if>& scheduler;
-  const text::Tokenizer& tokenizer;
-  Clock& clock;
-  telemetry::EngineStats& stats;
-  void (*on_published)(void*);
-  void* context;
-};
-
 /// [engine] but for the members that say otherwise.
 struct Engine::Impl {
   Impl(const EngineParts& engine_parts,

@@ -107,7 +107,8 @@ void Server::Impl::adopt(IoThread& io, tcp::socket socket) {
   auto session = std::make_shared<Session>(std::move(socket), *service, io.lane);
   const auto place = io.sessions.insert(io.sessions.end(), session);
   if (draining.load()) session->drain();  // accepted a moment before the drain began
-  asio::co_spawn(io.context, serve(std::move(session), io, place), [](std::exception_ptr) {});
+  asio::co_spawn(
+      io.context, serve(std::move(session), io, place), [](const std::exception_ptr&) {});
 }
 
 asio::awaitable<void> Server::Impl::accept_loop() {
@@ -189,7 +190,8 @@ void Server::start(telemetry::HttpStats& stats, const telemetry::Health& health)
       std::make_unique<Places>(stats.n_requests, options.n_requests_max, impl_->keys.n_tenants());
   impl_->service.reset(
       new Service{stats, health, std::move(impl_->keys), options, std::move(places)});
-  asio::co_spawn(impl_->threads.front()->context, impl_->accept_loop(), [](std::exception_ptr) {});
+  asio::co_spawn(
+      impl_->threads.front()->context, impl_->accept_loop(), [](const std::exception_ptr&) {});
   for (auto& io : impl_->threads)
     io->thread = std::thread([&context = io->context] { context.run(); });
 }

@@ -208,7 +208,7 @@ class ModelLoader {
                                         : std::max(1u, std::thread::hardware_concurrency());
     std::vector<std::vector<std::uint64_t>> handles;
     Result<void> loaded =
-        load_weights(drafts_, source, options_.numerics, n_threads, options_.progress, handles);
+        load_weights(drafts_, source, {options_.numerics, n_threads, options_.progress}, handles);
     for (std::size_t i = 0; i < handles.size(); ++i)
       model_->holdings_[i].weights = std::move(handles[i]);
     return loaded;

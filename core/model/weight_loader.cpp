@@ -39,15 +39,15 @@ class PlaneBuffer {
   /// Planes for n rows, each aligned.
   void fit(const luna_weight_desc& desc, std::uint64_t n_rows, luna_weight_rows& rows) {
     std::uint64_t n_bytes = kPlaneAlignment;
-    for (const std::uint64_t plane : desc.row_bytes)
-      n_bytes += round_up(plane * n_rows, kPlaneAlignment);
+    for (const std::uint64_t row_bytes : desc.row_bytes)
+      n_bytes += round_up(row_bytes * n_rows, kPlaneAlignment);
     if (memory_.size() < n_bytes) memory_.resize(n_bytes);
-    auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    address = round_up<std::uintptr_t>(address, kPlaneAlignment);
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data());
+    std::byte* plane = memory_.data() + (round_up<std::uintptr_t>(begin, kPlaneAlignment) - begin);
     for (std::uint32_t i = 0; i < LUNA_N_PLANES; ++i) {
       if (desc.row_bytes[i] == 0) continue;
-      rows.planes[i] = reinterpret_cast<void*>(address);
-      address += round_up(desc.row_bytes[i] * n_rows, kPlaneAlignment);
+      rows.planes[i] = plane;
+      plane += round_up(desc.row_bytes[i] * n_rows, kPlaneAlignment);
     }
   }
 
@@ -129,21 +129,19 @@ Result<void> begin_weights(const ShardDraft& shard,
 
 Result<void> load_weights(std::span<const ShardDraft> shards,
                           const WeightSource& source,
-                          std::uint32_t numerics,
-                          std::uint32_t n_threads,
-                          const LoadProgress& progress,
+                          const WeightLoadOptions& options,
                           std::vector<std::vector<std::uint64_t>>& handles) {
   std::vector<Range> ranges;
   handles.resize(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i)
-    LUNA_TRY(begin_weights(shards[i], numerics, handles[i], ranges));
+    LUNA_TRY(begin_weights(shards[i], options.numerics, handles[i], ranges));
 
   std::uint64_t bytes_total = 1;
   for (const Range& range : ranges)
     bytes_total += row_bytes(range.weight->desc) * range.n_rows;
-  std::vector<PlaneBuffer> buffers(std::max<std::uint32_t>(1, n_threads));
-  Loading loading(source, bytes_total, progress);
-  parallel_for(n_threads, ranges.size(), [&](std::uint32_t thread_idx, std::uint64_t i) {
+  std::vector<PlaneBuffer> buffers(std::max<std::uint32_t>(1, options.n_threads));
+  Loading loading(source, bytes_total, options.progress);
+  parallel_for(options.n_threads, ranges.size(), [&](std::uint32_t thread_idx, std::uint64_t i) {
     loading.load(ranges[i], buffers[thread_idx]);
   });
   if (loading.error()) return *loading.error();

@@ -103,6 +103,11 @@ Result<void> check_token_ids(const Request& request, const PipelineModel& model)
   return check_ids("allowed_tokens", request.sampling.allowed_tokens, model);
 }
 
+std::string token_of(const PipelineModel& model, TokenId id) {
+  return "token " + std::to_string(id) + " ('" + std::string(model.tokenizer->bytes(id)) +
+         "') of model " + model.name;
+}
+
 Result<std::vector<std::pair<TokenId, std::string>>> first_tokens(
     const std::vector<std::string>& texts, const PipelineModel& model) {
   std::vector<std::pair<TokenId, std::string>> firsts;
@@ -111,9 +116,8 @@ Result<std::vector<std::pair<TokenId, std::string>>> first_tokens(
     if (ids.empty()) return bad("the text '" + text + "' has no tokens in model " + model.name);
     for (const auto& [id, other] : firsts) {
       if (id == ids.front()) {
-        return bad("'" + other + "' and '" + text + "' begin with the same token " +
-                   std::to_string(id) + " ('" + std::string(model.tokenizer->bytes(id)) +
-                   "') of model " + model.name + ", which is to choose between them");
+        return bad("'" + other + "' and '" + text + "' begin with the same " + token_of(model, id) +
+                   ", which is to choose between them");
       }
     }
     firsts.emplace_back(ids.front(), text);

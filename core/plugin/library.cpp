@@ -20,7 +20,8 @@ constexpr const char* kEntrySymbol = "luna_plugin_query";
 /// Handles of everything that was loaded. Never destroyed: unloading code whose threads, statics
 /// or exit handlers may still run is how hosts crash at exit. [start-up]
 std::map<std::string, boost::dll::shared_library>& resident_libraries() {
-  static auto* libraries = new std::map<std::string, boost::dll::shared_library>();
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): outlives exit handlers
+  static auto* const libraries = new std::map<std::string, boost::dll::shared_library>();
   return *libraries;
 }
 

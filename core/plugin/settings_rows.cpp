@@ -54,6 +54,37 @@ void append(std::string& joined, std::string_view text) {
   joined += '\0';
 }
 
+std::optional<double> as_number(const RawValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
+  return std::nullopt;
+}
+
+/// A list as the ABI wants it. nullopt: not a list, or an element is no choice.
+std::optional<std::string> joined_list(const luna_param& param, const RawValue& value) {
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  if (list == nullptr) return std::nullopt;
+  std::string joined;
+  for (const std::string& element : *list) {
+    if (element.find('\0') != std::string::npos || !is_choice(param, element)) return std::nullopt;
+    append(joined, element);
+  }
+  return joined;
+}
+
+/// A map as the ABI wants it. nullopt: not a map.
+std::optional<std::string> joined_map(const RawValue& value) {
+  const auto* map = std::get_if<std::vector<std::pair<std::string, std::string>>>(&value);
+  if (map == nullptr) return std::nullopt;
+  std::string joined;
+  for (const auto& [key, element] : *map) {
+    if ((key + element).find('\0') != std::string::npos) return std::nullopt;
+    append(joined, key);
+    append(joined, element);
+  }
+  return joined;
+}
+
 /// Puts the value into the rows. False: wrong type, out of range or not among the choices.
 bool add_value(SettingRows& rows, const luna_param& param, const RawValue& value) {
   switch (param.type) {
@@ -70,12 +101,9 @@ bool add_value(SettingRows& rows, const luna_param& param, const RawValue& value
       return true;
     }
     case LUNA_TYPE_FLOAT: {
-      const auto* integer = std::get_if<std::int64_t>(&value);
-      const auto* number = std::get_if<double>(&value);
-      if (integer == nullptr && number == nullptr) return false;
-      const double x = number != nullptr ? *number : static_cast<double>(*integer);
-      if (!std::isfinite(x) || !in_range(param, x)) return false;
-      rows.add_number(param.key, x);
+      const std::optional<double> number = as_number(value);
+      if (!number || !std::isfinite(*number) || !in_range(param, *number)) return false;
+      rows.add_number(param.key, *number);
       return true;
     }
     case LUNA_TYPE_STRING: {
@@ -84,27 +112,12 @@ bool add_value(SettingRows& rows, const luna_param& param, const RawValue& value
       rows.add_text(param.key, param.type, *text);
       return true;
     }
-    case LUNA_TYPE_STRING_LIST: {
-      const auto* list = std::get_if<std::vector<std::string>>(&value);
-      if (list == nullptr) return false;
-      std::string joined;
-      for (const std::string& element : *list) {
-        if (element.find('\0') != std::string::npos || !is_choice(param, element)) return false;
-        append(joined, element);
-      }
-      rows.add_text(param.key, param.type, std::move(joined));
-      return true;
-    }
+    case LUNA_TYPE_STRING_LIST:
     case LUNA_TYPE_STRING_MAP: {
-      const auto* map = std::get_if<std::vector<std::pair<std::string, std::string>>>(&value);
-      if (map == nullptr) return false;
-      std::string joined;
-      for (const auto& [key, element] : *map) {
-        if ((key + element).find('\0') != std::string::npos) return false;
-        append(joined, key);
-        append(joined, element);
-      }
-      rows.add_text(param.key, param.type, std::move(joined));
+      std::optional<std::string> joined =
+          param.type == LUNA_TYPE_STRING_LIST ? joined_list(param, value) : joined_map(value);
+      if (!joined) return false;
+      rows.add_text(param.key, param.type, *std::move(joined));
       return true;
     }
     default:

@@ -18,10 +18,12 @@ namespace {
 
 // Signal, terminate and exit handlers take no argument, so what they print must be reachable from
 // a global. It is set while a guard runs and null otherwise.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): handlers get no argument
 std::atomic<const std::string*> g_report{nullptr};
 
 constexpr std::array kFatalSignals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS};
-constexpr std::size_t kAlternateStackBytes = 64 * 1024;  // above MINSIGSTKSZ with AVX-512 state
+constexpr std::size_t kAlternateStackBytes =
+    std::size_t{64} * 1024;  // above MINSIGSTKSZ with AVX-512 state
 
 void write_text(std::string_view text) {
   while (!text.empty()) {

@@ -96,7 +96,9 @@ Result<MarkedText> Interpreter::run(const Variables& variables) {
   top.parent = &root;
   MarkedText output;
   out_ = &output;
-  LUNA_TRY(run_body(template_.body, top));
+  const Result<Flow> ran = run_body(template_.body, top);
+  out_ = nullptr;
+  if (!ran) return ran.error();
   return output;
 }
 

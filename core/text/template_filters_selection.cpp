@@ -19,8 +19,8 @@ Result<Value> map(Interpreter& in, const Value& subject, const Arguments& argume
     LUNA_TRY(const BoundArguments bound, in.bind("map", "attribute default?", arguments));
     for (const Value& item : items) {
       LUNA_TRY(Value found, in.attribute_path(item, bound[0]));
-      const bool missing = !found.is_defined() && bound.has(1);
-      mapped.push_back(missing ? bound[1] : std::move(found));
+      if (!found.is_defined() && bound.has(1)) found = bound[1];
+      mapped.push_back(std::move(found));
     }
     return in.list(std::move(mapped), ListKind::generator);
   }

@@ -24,6 +24,15 @@ struct Keyed {
   Value item;
 };
 
+/// The items alone, in the order they have.
+std::vector<Value> items_of(std::vector<Keyed> keyed) {
+  std::vector<Value> items;
+  items.reserve(keyed.size());
+  for (Keyed& one : keyed)
+    items.push_back(std::move(one.item));
+  return items;
+}
+
 /// Sorts stably; an error where two keys have no order.
 Result<void> sort_keyed(Interpreter& in, std::vector<Keyed>& items, bool reverse) {
   const Value* bad_left = nullptr;
@@ -137,10 +146,7 @@ Result<Value> sort(Interpreter& in, const Value& subject, const Arguments& argum
     keyed.push_back(std::move(one));
   }
   LUNA_TRY(sort_keyed(in, keyed, bound.flag(0, false)));
-  std::vector<Value> sorted;
-  for (Keyed& one : keyed)
-    sorted.push_back(std::move(one.item));
-  return in.list(std::move(sorted));
+  return in.list(items_of(std::move(keyed)));
 }
 
 Result<Value> dictsort(Interpreter& in, const Value& subject, const Arguments& arguments) {
@@ -155,10 +161,7 @@ Result<Value> dictsort(Interpreter& in, const Value& subject, const Arguments& a
     keyed.push_back({{std::move(sorts_by)}, std::move(pair)});
   }
   LUNA_TRY(sort_keyed(in, keyed, bound.flag(2, false)));
-  std::vector<Value> sorted;
-  for (Keyed& one : keyed)
-    sorted.push_back(std::move(one.item));
-  return in.list(std::move(sorted));
+  return in.list(items_of(std::move(keyed)));
 }
 
 Result<Value> unique(Interpreter& in, const Value& subject, const Arguments& arguments) {

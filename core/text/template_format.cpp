@@ -146,58 +146,60 @@ class PercentFormatter {
   }
 
   Result<std::string> format_number(const Directive& directive, const Value& value) {
-    const std::string sign = directive.plus ? "+" : directive.space ? " " : "";
-    std::array<char, 512> buffer{};
-    switch (directive.type) {
-      case 'd':
-      case 'i':
-      case 'u':
-      case 'x':
-      case 'X':
-      case 'o': {
-        const bool decimal = std::string_view("diu").find(directive.type) != std::string_view::npos;
-        if (!decimal && !value.is_integer_like()) break;
-        const double real = value.as_real();
-        if (!value.is_integer_like() && !(std::abs(real) < 9e18)) {
-          return interpreter_.error("a float is too large for an integer format");
-        }
-        const std::int64_t whole =
-            value.is_integer_like() ? value.as_integer() : static_cast<std::int64_t>(real);
-        const auto magnitude =
-            whole < 0 ? 0 - static_cast<std::uint64_t>(whole) : static_cast<std::uint64_t>(whole);
-        const char* const form = directive.type == 'x'   ? "%llx"
-                                 : directive.type == 'X' ? "%llX"
-                                 : directive.type == 'o' ? "%llo"
-                                                         : "%llu";
-        std::snprintf(
-            buffer.data(), buffer.size(), form, static_cast<unsigned long long>(magnitude));
-        std::string digits = buffer.data();
-        if (directive.precision && digits.size() < *directive.precision) {
-          digits.insert(0, *directive.precision - digits.size(), '0');
-        }
-        if (directive.alternate && !decimal) {
-          digits.insert(0, directive.type == 'o' ? "0o" : directive.type == 'x' ? "0x" : "0X");
-        }
-        return (whole < 0 ? "-" : sign) + digits;
-      }
-      case 'e':
-      case 'E':
-      case 'f':
-      case 'F':
-      case 'g':
-      case 'G': {
-        const std::string form =
-            std::string(directive.alternate ? "%#" : "%") + ".*" + directive.type;
-        const double real = value.as_real();
-        const auto precision =
-            static_cast<int>(std::min<std::size_t>(directive.precision.value_or(6), 120));
-        std::snprintf(buffer.data(), buffer.size(), form.c_str(), precision, std::abs(real));
-        return (std::signbit(real) ? "-" : sign) + buffer.data();
-      }
-      default:
-        break;
-    }
+    constexpr std::string_view kDecimal = "diu";
+    constexpr std::string_view kOtherBase = "xXo";
+    constexpr std::string_view kReal = "eEfFgG";
+    const auto is_one_of = [&](std::string_view types) {
+      return types.find(directive.type) != std::string_view::npos;
+    };
+    if (is_one_of(kDecimal) || (is_one_of(kOtherBase) && value.is_integer_like()))
+      return format_integer(directive, value);
+    if (is_one_of(kReal)) return format_real(directive, value.as_real());
     return interpreter_.error(std::string("unsupported format character '") + directive.type + "'");
+  }
+
+  static std::string sign_of(const Directive& directive, bool negative) {
+    if (negative) return "-";
+    if (directive.plus) return "+";
+    return directive.space ? " " : "";
+  }
+
+  Result<std::string> format_integer(const Directive& directive, const Value& value) {
+    const double real = value.as_real();
+    if (!value.is_integer_like() && !(std::abs(real) < 9e18))
+      return interpreter_.error("a float is too large for an integer format");
+    const std::int64_t whole =
+        value.is_integer_like() ? value.as_integer() : static_cast<std::int64_t>(real);
+    const auto magnitude =
+        whole < 0 ? 0 - static_cast<std::uint64_t>(whole) : static_cast<std::uint64_t>(whole);
+    std::string digits = digits_of(directive, magnitude);
+    if (directive.precision && digits.size() < *directive.precision)
+      digits.insert(0, *directive.precision - digits.size(), '0');
+    if (directive.alternate) digits.insert(0, base_prefix(directive.type));
+    return sign_of(directive, whole < 0) + digits;
+  }
+  static std::string digits_of(const Directive& directive, std::uint64_t magnitude) {
+    const char* const form = directive.type == 'x'   ? "%llx"
+                             : directive.type == 'X' ? "%llX"
+                             : directive.type == 'o' ? "%llo"
+                                                     : "%llu";
+    std::array<char, 32> buffer{};  // 22 digits in base 8
+    std::snprintf(buffer.data(), buffer.size(), form, static_cast<unsigned long long>(magnitude));
+    return buffer.data();
+  }
+  static std::string_view base_prefix(char type) {
+    if (type == 'o') return "0o";
+    if (type == 'x') return "0x";
+    return type == 'X' ? "0X" : "";
+  }
+
+  static std::string format_real(const Directive& directive, double real) {
+    const std::string form = std::string(directive.alternate ? "%#" : "%") + ".*" + directive.type;
+    const auto precision =
+        static_cast<int>(std::min<std::size_t>(directive.precision.value_or(6), 120));
+    std::array<char, 512> buffer{};  // 309 digits, the point and 120 more
+    std::snprintf(buffer.data(), buffer.size(), form.c_str(), precision, std::abs(real));
+    return sign_of(directive, std::signbit(real)) + buffer.data();
   }
 
   static MarkedText pad(const Directive& directive, const MarkedText& text, bool is_number) {

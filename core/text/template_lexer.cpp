@@ -285,36 +285,43 @@ class Lexer {
   /// The escapes of Python strings. nullopt where one is broken.
   static std::optional<std::string> unescape(std::string_view raw) {
     std::string out;
-    for (std::size_t i = 0; i < raw.size(); ++i) {
-      if (raw[i] != '\\' || i + 1 == raw.size()) {
-        out += raw[i];
-        continue;
-      }
-      const char c = raw[++i];
-      constexpr std::string_view kNames = "\\'\"abfnrtv";
-      constexpr std::string_view kValues = "\\'\"\a\b\f\n\r\t\v";
-      if (const std::size_t known = kNames.find(c); known != std::string_view::npos) {
-        out += kValues[known];
-      } else if (c == '\n') {
-        continue;  // a line that goes on
-      } else if (c == 'x' || c == 'u' || c == 'U') {
-        const std::size_t n_digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-        if (!append_code(raw.substr(i + 1, n_digits), n_digits, 16, out)) return std::nullopt;
-        i += n_digits;
-      } else if (c >= '0' && c <= '7') {
-        std::size_t n = 1;
-        while (n < 3 && i + n < raw.size() && raw[i + n] >= '0' && raw[i + n] <= '7')
-          ++n;
-        if (!append_code(raw.substr(i, n), n, 8, out)) return std::nullopt;
-        i += n - 1;
-      } else if (c == 'N') {
-        return std::nullopt;  // names of characters are not kept here
-      } else {
-        out += '\\';
-        out += c;
-      }
+    for (;;) {
+      const std::size_t backslash = raw.find('\\');
+      const bool is_last = backslash == std::string_view::npos || backslash + 1 == raw.size();
+      if (is_last) return out.append(raw);
+      out += raw.substr(0, backslash);
+      raw.remove_prefix(backslash + 1);
+      const std::optional<std::size_t> n_taken = append_escape(raw, out);
+      if (!n_taken) return std::nullopt;
+      raw.remove_prefix(*n_taken);
     }
-    return out;
+  }
+
+  /// What stands after a backslash. Returns how much of it the escape takes; nullopt: it is broken.
+  static std::optional<std::size_t> append_escape(std::string_view rest, std::string& out) {
+    constexpr std::string_view kNames = "\\'\"abfnrtv";
+    constexpr std::string_view kValues = "\\'\"\a\b\f\n\r\t\v";
+    const char c = rest[0];
+    if (const std::size_t known = kNames.find(c); known != std::string_view::npos) {
+      out += kValues[known];
+      return 1;
+    }
+    if (c == '\n') return 1;            // a line that goes on
+    if (c == 'N') return std::nullopt;  // names of characters are not kept here
+    if (c == 'x' || c == 'u' || c == 'U') {
+      const std::size_t n_digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+      if (!append_code(rest.substr(1, n_digits), n_digits, 16, out)) return std::nullopt;
+      return 1 + n_digits;
+    }
+    const std::string_view head = rest.substr(0, 3);  // an octal escape has up to three digits
+    const std::size_t n_octal = std::min(head.find_first_not_of("01234567"), head.size());
+    if (n_octal > 0) {
+      if (!append_code(head.substr(0, n_octal), n_octal, 8, out)) return std::nullopt;
+      return n_octal;
+    }
+    out += '\\';
+    out += c;
+    return 1;
   }
 
   static bool append_code(std::string_view digits,

@@ -103,25 +103,27 @@ Result<Value> make_range(Interpreter& in, const Arguments& arguments) {
   return range;
 }
 
+/// Adds the entries of a mapping, or of a list of pairs.
+Result<void> add_entries(Interpreter& in, const Value& source, Dict& to) {
+  if (source.is(Kind::dict)) {
+    for (const auto& [key, value] : source.as_dict().entries)
+      to.set(key, value);
+    return {};
+  }
+  LUNA_TRY(const std::vector<Value> pairs, in.items_of(source));
+  for (const Value& pair : pairs) {
+    LUNA_TRY(const std::vector<Value> parts, in.items_of(pair));
+    if (parts.size() != 2 || !to.set(parts[0], parts[1]))
+      return in.error("a mapping is made of pairs of a key and a value");
+  }
+  return {};
+}
+
 /// The entries of a mapping or of pairs, then the keywords.
 Result<std::shared_ptr<Dict>> merged_entries(Interpreter& in, const Arguments& arguments) {
   auto made = std::make_shared<Dict>();
   if (arguments.positional.size() > 1) return in.error("at most one positional argument is taken");
-  if (!arguments.positional.empty()) {
-    const Value& source = arguments.positional[0];
-    if (source.is(Kind::dict)) {
-      for (const auto& [key, value] : source.as_dict().entries)
-        made->set(key, value);
-    } else {
-      LUNA_TRY(const std::vector<Value> pairs, in.items_of(source));
-      for (const Value& pair : pairs) {
-        LUNA_TRY(const std::vector<Value> parts, in.items_of(pair));
-        if (parts.size() != 2 || !made->set(parts[0], parts[1])) {
-          return in.error("a mapping is made of pairs of a key and a value");
-        }
-      }
-    }
-  }
+  if (!arguments.positional.empty()) LUNA_TRY(add_entries(in, arguments.positional[0], *made));
   for (const auto& [key, value] : arguments.keywords)
     made->set(Value::text(key, true), value);
   LUNA_TRY(in.spend(made->weight));

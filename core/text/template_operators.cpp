@@ -199,6 +199,15 @@ Result<Value> add_sequences(Interpreter& interpreter, const Value& a, const Valu
   return interpreter.list(std::move(items), a.as_list().kind);
 }
 
+Result<bool> list_contains(Interpreter& interpreter, const Value& value, const Value& list) {
+  LUNA_TRY(const std::vector<Value> items, interpreter.items_of(list));
+  for (const Value& item : items) {
+    LUNA_TRY(interpreter.spend(weight_of(value)));
+    if (is_equal(item, value)) return true;
+  }
+  return false;
+}
+
 Result<bool> contains(Interpreter& interpreter, const Value& value, const Value& container) {
   LUNA_TRY(interpreter.spend(weight_of(container)));
   switch (container.kind()) {
@@ -213,14 +222,8 @@ Result<bool> contains(Interpreter& interpreter, const Value& value, const Value&
     case Kind::dict:
       LUNA_TRY(interpreter.spend(weight_of(value)));
       return container.as_dict().find(value) != nullptr;
-    case Kind::list: {
-      LUNA_TRY(const std::vector<Value> items, interpreter.items_of(container));
-      for (const Value& item : items) {
-        LUNA_TRY(interpreter.spend(weight_of(value)));
-        if (is_equal(item, value)) return true;
-      }
-      return false;
-    }
+    case Kind::list:
+      return list_contains(interpreter, value, container);
     default:
       return interpreter.error("argument of type '" + std::string(type_name(container)) +
                                "' is not iterable");

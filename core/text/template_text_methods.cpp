@@ -245,6 +245,23 @@ Result<Value> ask_characters(const Call& call) {
   return Value::boolean(!call.text.empty());
 }
 
+/// What a field of a format names: the next argument, one by its number, or a keyword. nullptr:
+/// nothing. `next` counts the fields without a name.
+const Value* format_argument(const Arguments& arguments,
+                             const std::string& field,
+                             std::size_t& next) {
+  std::size_t index = 0;
+  const char* const end = field.data() + field.size();
+  const bool numbered = std::from_chars(field.data(), end, index).ptr == end;
+  if (field.empty()) index = next++;
+  if (field.empty() || numbered)
+    return index < arguments.positional.size() ? &arguments.positional[index] : nullptr;
+  const Value* value = nullptr;
+  for (const auto& [key, given] : arguments.keywords)
+    value = key == field ? &given : value;
+  return value;
+}
+
 /// str.format() without format specifications: {}, {0}, {name}, {name!r}, {{ and }}.
 Result<Value> format_text(const Call& call) {
   MarkedText out;
@@ -269,16 +286,7 @@ Result<Value> format_text(const Call& call) {
     std::string field = bytes.substr(pos + 1, end - pos - 1);
     const bool as_repr = field.ends_with("!r");
     if (as_repr || field.ends_with("!s")) field.resize(field.size() - 2);
-    std::size_t index = next;
-    const auto done = std::from_chars(field.data(), field.data() + field.size(), index);
-    const Value* value = nullptr;
-    if (field.empty() || done.ptr == field.data() + field.size()) {
-      if (field.empty()) ++next;
-      if (index < call.arguments.positional.size()) value = &call.arguments.positional[index];
-    } else {
-      for (const auto& [key, given] : call.arguments.keywords)
-        value = key == field ? &given : value;
-    }
+    const Value* const value = format_argument(call.arguments, field, next);
     if (value == nullptr) {
       return call.in.error("format: no argument for {" + field.substr(0, 40) +
                            "}; attributes and format specifications are not supported");

@@ -78,8 +78,8 @@ struct ScratchPlan {
 
 std::uint64_t kv_block_bytes_of(const luna_kv_layout& kv) {
   const std::uint64_t masses = (kv.flags & LUNA_KV_OBSERVED) != 0 ? 1 : 0;
-  return std::uint64_t{kv.n_layers} * kv.n_kv_heads * (2 * kv.head_dim + masses) * kv.block_tokens *
-         sizeof(float);
+  return std::uint64_t{kv.n_layers} * kv.n_kv_heads * (std::uint64_t{2} * kv.head_dim + masses) *
+         kv.block_tokens * sizeof(float);
 }
 
 std::uint64_t scratch_bytes_of(const luna_program& program) {
@@ -331,11 +331,10 @@ void ReferenceExecutable::run_prune(const OpReader& op, const luna_step& step, s
   if (prune.n_keep == 0 || layer != op.attr(LUNA_KV_PRUNE_GROUP_LAST)) return;
   const std::size_t n_slots = step.positions[end - 1] - prune.n_pruned + 1;
   kv_prune(kv,
-           op.attr(LUNA_KV_PRUNE_GROUP_FIRST),
-           layer,
-           std::span(weights_of_slots_).first(n_slots),
-           std::span(ranks_).first(n_slots),
-           std::span(kept_).first(n_slots),
+           {op.attr(LUNA_KV_PRUNE_GROUP_FIRST), layer},
+           {std::span(weights_of_slots_).first(n_slots),
+            std::span(ranks_).first(n_slots),
+            std::span(kept_).first(n_slots)},
            prune.n_keep);
 }
 

@@ -135,29 +135,32 @@ void kv_write(const float* k,
 
 namespace {
 
-/// Probabilities of the slots that a head sees, not yet divided by their sum, which is returned;
-/// the first of them is *first.
-double weigh(const float* query,
-             const KvCache& kv,
-             const AttendParams& p,
-             std::uint32_t kv_head,
-             std::span<double> scores,
-             std::uint32_t* first) {
+struct SeenSlots {
+  std::uint32_t first;
+  double sum;  // of their probabilities before they are divided by it
+};
+
+/// Probabilities of the slots that a head sees, not yet divided by their sum.
+SeenSlots weigh(const float* query,
+                const KvCache& kv,
+                const AttendParams& p,
+                std::uint32_t kv_head,
+                std::span<double> scores) {
   const auto n_positions = static_cast<std::uint32_t>(scores.size());
-  *first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
+  const std::uint32_t first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
   double max = -std::numeric_limits<double>::infinity();
-  for (std::uint32_t t = *first; t < n_positions; ++t) {
+  for (std::uint32_t t = first; t < n_positions; ++t) {
     double score = dot(kv.at(p.layer, 0, kv_head, t), query, kv.head_dim) * p.scale;
     if (p.softcap != 0.0F) score = p.softcap * std::tanh(score / p.softcap);
     scores[t] = score;
     max = std::max(max, score);
   }
   double sum = 0;
-  for (std::uint32_t t = *first; t < n_positions; ++t) {
+  for (std::uint32_t t = first; t < n_positions; ++t) {
     scores[t] = std::exp(scores[t] - max);
     sum += scores[t];
   }
-  return sum;
+  return {first, sum};
 }
 
 }  // namespace
@@ -169,8 +172,7 @@ void attend_row(const float* q,
                 float* out) {
   for (std::uint32_t h = 0; h < p.n_heads; ++h) {
     const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
-    std::uint32_t first = 0;
-    const double sum = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores, &first);
+    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores);
     float* to = out + std::size_t{h} * kv.head_dim;
     for (std::uint32_t d = 0; d < kv.head_dim; ++d) {
       double acc = 0;
@@ -187,28 +189,25 @@ void observe_row(const float* q,
                  std::span<double> scores) {
   for (std::uint32_t h = 0; h < p.n_heads; ++h) {
     const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
-    std::uint32_t first = 0;
-    const double sum = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores, &first);
+    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores);
     for (std::uint32_t t = first; t < scores.size(); ++t)
       *kv.mass_at(p.layer, kv_head, t) += static_cast<float>(scores[t] / sum);
   }
 }
 
 void kv_prune(const KvCache& kv,
-              std::uint32_t first_layer,
-              std::uint32_t last_layer,
-              std::span<float> weights,
-              std::span<float> ranks,
-              std::span<std::uint32_t> kept,
+              const PruneGroup& group,
+              const PruneScratch& scratch,
               std::uint32_t n_keep) {
+  const auto& [weights, ranks, kept] = scratch;
   for (std::uint32_t slot = 0; slot < weights.size(); ++slot) {
     weights[slot] = 0.0F;
-    for (std::uint32_t layer = first_layer; layer <= last_layer; ++layer)
+    for (std::uint32_t layer = group.first_layer; layer <= group.last_layer; ++layer)
       for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h)
         weights[slot] += *kv.mass_at(layer, h, slot);
   }
   select_kept_slots(weights, ranks, kept, n_keep);
-  for (std::uint32_t layer = first_layer; layer <= last_layer; ++layer)
+  for (std::uint32_t layer = group.first_layer; layer <= group.last_layer; ++layer)
     for (std::uint32_t part = 0; part < 2; ++part)
       for (std::uint32_t h = 0; h < kv.n_kv_heads; ++h)
         for (std::uint32_t to = 0; to < n_keep; ++to)
@@ -289,7 +288,7 @@ void top_candidates(std::span<const float> logits,
   std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), [&](std::uint32_t a, std::uint32_t b) {
     return value(a) != value(b) ? value(a) > value(b) : a < b;
   });
-  for (std::uint32_t i = 0; i < k; ++i) {
+  for (std::size_t i = 0; i < k; ++i) {
     out[2 * i] = std::bit_cast<std::uint32_t>(logits[ids[i]]);
     out[2 * i + 1] = ids[i];
   }
@@ -297,8 +296,9 @@ void top_candidates(std::span<const float> logits,
   double sum = 0;
   for (const float logit : logits)
     sum += std::exp(double{logit} - max);
-  out[2 * k] = std::bit_cast<std::uint32_t>(static_cast<float>(max + std::log(sum)));
-  out[2 * k + 1] = 0;
+  std::uint32_t* last = out + std::size_t{2} * k;
+  last[0] = std::bit_cast<std::uint32_t>(static_cast<float>(max + std::log(sum)));
+  last[1] = 0;
 }
 
 }  // namespace luna::reference

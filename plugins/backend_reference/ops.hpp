@@ -99,14 +99,21 @@ void observe_row(const float* q,
                  const KvCache& kv,
                  const AttendParams& params,
                  std::span<double> scores);
-/// Keeps n_keep slots in every layer of [first_layer, last_layer], as the ABI says. The spans are
-/// scratch, as long as there are slots.
+/// Layers that keep the same slots.
+struct PruneGroup {
+  std::uint32_t first_layer;
+  std::uint32_t last_layer;
+};
+/// Memory that choosing slots takes; as long as there are slots.
+struct PruneScratch {
+  std::span<float> weights;
+  std::span<float> ranks;
+  std::span<std::uint32_t> kept;
+};
+/// Keeps n_keep slots in every layer of the group, as the ABI says.
 void kv_prune(const KvCache& kv,
-              std::uint32_t first_layer,
-              std::uint32_t last_layer,
-              std::span<float> weights,
-              std::span<float> ranks,
-              std::span<std::uint32_t> kept,
+              const PruneGroup& group,
+              const PruneScratch& scratch,
               std::uint32_t n_keep);
 void act_mul(const Rows& gate, const Rows& up, bool gelu, const Rows& y);
 void add(const Rows& a, const Rows& b, const Rows& y);

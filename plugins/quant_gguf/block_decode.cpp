@@ -148,11 +148,11 @@ void decode_q5_k(const Byte* block, const BlockPlanes& planes) {
 // nibble byte i holds codes i and 64 + i, byte 32 + i codes 32 + i and 96 + i; pair byte i holds
 // the high bits of codes i, 32 + i, 64 + i, 96 + i from its low bits up.
 void decode_q6_k(const Byte* block, const BlockPlanes& planes) {
-  for (int half = 0; half < 2; ++half) {
+  for (std::size_t half = 0; half < 2; ++half) {
     const Byte* nibbles = block + 64 * half;
     const Byte* pairs = block + 128 + 32 * half;
-    for (int run = 0; run < 4; ++run) {
-      for (int i = 0; i < 32; ++i) {
+    for (std::size_t run = 0; run < 4; ++run) {
+      for (std::size_t i = 0; i < 32; ++i) {
         const int low = (nibbles[32 * (run % 2) + i] >> (4 * (run / 2))) & 15;
         const int high = (pairs[i] >> (2 * run)) & 3;
         planes.codes[128 * half + 32 * run + i] = static_cast<Byte>(low | (high << 4));

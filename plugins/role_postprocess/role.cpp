@@ -184,7 +184,7 @@ class PostprocessRole final : public Role {
     return compiled;
   }
 
-  void send(std::uint64_t request, State& state, std::string text, ItemSink& out) const {
+  void send(std::uint64_t request, State& state, std::string_view text, ItemSink& out) const {
     if (text.empty()) return;
     if (rules_.patterns.are_empty()) {
       out.emit(request, ItemKind::text, text);

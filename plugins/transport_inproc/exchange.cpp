@@ -6,6 +6,7 @@
 namespace luna::inproc {
 
 Exchange& Exchange::instance() {
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): a process has one
   static auto& exchange = *new Exchange;
   return exchange;
 }

@@ -93,15 +93,14 @@ class EngineRig {
       : fake(model_options),
         tokenizer(tiny_tokenizer()),
         scheduler(with ? std::move(*with) : static_scheduler()) {
-    auto made = Engine::create(
-        fake.compiled,
-        scheduler,
-        tokenizer,
-        clock,
-        stats,
-        options,
-        [](void* self) { ++static_cast<EngineRig*>(self)->n_notified; },
-        this);
+    auto made = Engine::create({fake.compiled,
+                                scheduler,
+                                tokenizer,
+                                clock,
+                                stats,
+                                [](void* self) { ++static_cast<EngineRig*>(self)->n_notified; },
+                                this},
+                               options);
     EXPECT_TRUE(made.has_value());
     engine = std::move(made).value();
   }

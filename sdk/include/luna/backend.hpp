@@ -188,6 +188,7 @@ struct BackendThunks {
     });
   }
 
+  // NOLINTNEXTLINE(readability-function-size): the ABI's signature
   static luna_status alloc(void* device,
                            std::uint32_t kind,
                            std::uint64_t bytes,
@@ -209,6 +210,7 @@ struct BackendThunks {
     });
   }
 
+  // NOLINTNEXTLINE(readability-function-size): the ABI's signature
   static luna_status compile(void* device,
                              const luna_program* program,
                              const std::uint64_t* weights,

@@ -202,26 +202,37 @@ inline std::array<std::uint64_t, LUNA_N_PLANES> plane_row_bytes(const luna_weigh
   return bytes;
 }
 
+inline Error bad_weight_field(const char* field, std::uint64_t value, const char* allowed) {
+  return Error{Code::invalid_argument,
+               std::string("weight.") + field + " = " + std::to_string(value) + ": " + allowed};
+}
+
+/// The fields that say how codes of an affine or code-book weight are grouped.
+inline Result<void> check_code_fields(const luna_weight_desc& d) {
+  if (d.bits < 2 || d.bits > 8) return bad_weight_field("bits", d.bits, "must be in 2..8");
+  if (d.klass == LUNA_WEIGHT_LUT && d.bits != 4)
+    return bad_weight_field("bits", d.bits, "code books have 4");
+  if (d.group == 0 || d.group > d.n_cols)
+    return bad_weight_field("group", d.group, "must be in 1..n_cols");
+  if (d.super != 0 && (d.super < d.group || d.super % d.group != 0))
+    return bad_weight_field("super", d.super, "must be a multiple of the group");
+  return {};
+}
+
 inline Result<void> check_weight_desc(const luna_weight_desc* desc) {
-  const auto bad = [](const char* field, std::uint64_t value, const char* allowed) {
-    return Error{Code::invalid_argument,
-                 std::string("weight.") + field + " = " + std::to_string(value) + ": " + allowed};
-  };
   if (!LUNA_HAS(desc, luna_weight_desc, lut))
     return Error{Code::invalid_argument, "the weight's description is incomplete"};
   const luna_weight_desc& d = *desc;
-  if (d.n_rows == 0 || d.n_rows > kWeightDimMax) return bad("n_rows", d.n_rows, "in 1..2^28");
-  if (d.n_cols == 0 || d.n_cols > kWeightDimMax) return bad("n_cols", d.n_cols, "in 1..2^28");
+  if (d.n_rows == 0 || d.n_rows > kWeightDimMax)
+    return bad_weight_field("n_rows", d.n_rows, "in 1..2^28");
+  if (d.n_cols == 0 || d.n_cols > kWeightDimMax)
+    return bad_weight_field("n_cols", d.n_cols, "in 1..2^28");
   if (d.klass == LUNA_WEIGHT_DENSE) {
-    if (dtype_bytes(d.dtype) == 0) return bad("dtype", d.dtype, "unknown type");
+    if (dtype_bytes(d.dtype) == 0) return bad_weight_field("dtype", d.dtype, "unknown type");
   } else if (d.klass == LUNA_WEIGHT_AFFINE || d.klass == LUNA_WEIGHT_LUT) {
-    if (d.bits < 2 || d.bits > 8) return bad("bits", d.bits, "must be in 2..8");
-    if (d.klass == LUNA_WEIGHT_LUT && d.bits != 4) return bad("bits", d.bits, "code books have 4");
-    if (d.group == 0 || d.group > d.n_cols) return bad("group", d.group, "must be in 1..n_cols");
-    if (d.super != 0 && (d.super < d.group || d.super % d.group != 0))
-      return bad("super", d.super, "must be a multiple of the group");
+    LUNA_TRY(check_code_fields(d));
   } else {
-    return bad("klass", d.klass, "unknown class");
+    return bad_weight_field("klass", d.klass, "unknown class");
   }
   const auto need = plane_row_bytes(d);
   for (std::uint32_t p = 0; p < LUNA_N_PLANES; ++p)
@@ -314,11 +325,21 @@ class StepChecker {
         (s_.n_out_rows != 0 && (s_.out_rows == nullptr || s_.out_flags == nullptr)) ||
         (s_.n_kv_copies != 0 && s_.kv_copies == nullptr))
       return Error{Code::invalid_argument, "step: an array is null"};
+    LUNA_TRY(check_rows());
+    LUNA_TRY(check_out_rows_and_copies());
+    return check_sequences();
+  }
+
+ private:
+  Result<void> check_rows() const {
     for (std::uint32_t i = 0; i < s_.n_rows; ++i) {
       if (b_.n_token_ids != 0 && s_.token_ids[i] >= b_.n_token_ids)
         return bad("token_ids", s_.token_ids[i]);
       if (s_.positions[i] >= b_.n_positions_max) return bad("positions", s_.positions[i]);
     }
+    return {};
+  }
+  Result<void> check_out_rows_and_copies() const {
     for (std::uint32_t i = 0; i < s_.n_out_rows; ++i)
       if (s_.out_rows[i] >= s_.n_rows || (i != 0 && s_.out_rows[i] <= s_.out_rows[i - 1]))
         return bad("out_rows", s_.out_rows[i]);
@@ -326,10 +347,8 @@ class StepChecker {
       if (s_.kv_copies[i].from_block >= b_.n_kv_blocks ||
           s_.kv_copies[i].to_block >= b_.n_kv_blocks)
         return bad("kv_copies", s_.kv_copies[i].to_block);
-    return check_sequences();
+    return {};
   }
-
- private:
   Result<void> check_sequences() const {
     if (s_.seq_first_row[0] != 0 || s_.seq_first_row[s_.n_seqs] != s_.n_rows)
       return bad("seq_first_row", s_.seq_first_row[s_.n_seqs]);

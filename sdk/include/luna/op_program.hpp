@@ -407,43 +407,48 @@ class ProgramBuilder {
   Program program_;
 };
 
-/// One line an op: `s7[n,576] = linear(s5[n,576], w3[576,576]) segment=320 activation_bits=12 ...`.
-/// The letter says what lies behind a tensor (w weight, c constant, s scratch, kv, logits,
-/// candidates), the number which one. The program must have passed verify().
-inline std::string to_text(const luna_program& program) {
+/// `s7+128[n,576]`: what lies behind a tensor (w weight, c constant, s scratch, kv, logits,
+/// candidates) and which one, its place in it and its sizes.
+inline std::string tensor_text(const luna_program& program, const luna_view& view) {
   static constexpr const char* kKinds[] = {
       "?", "w", "c", "s", "kv", "logits", "candidates", "comm"};
-  const auto tensor_text = [&](const luna_view& view) {
-    const luna_slot& slot = program.slots[view.slot];
-    std::string text = kKinds[slot.kind];
-    if (slot.kind <= LUNA_SLOT_SCRATCH)
-      text += std::to_string(slot.kind == LUNA_SLOT_WEIGHT ? slot.index : view.slot);
-    if (view.offset != 0) text += "+" + std::to_string(view.offset);
-    for (std::uint32_t d = 0; d < view.rank; ++d)
-      text += (d == 0 ? "[" : ",") + (view.dims[d] == LUNA_DIM_ROWS ? std::string("n")
-                                      : view.dims[d] == LUNA_DIM_OUT_ROWS
-                                          ? std::string("n_out")
-                                          : std::to_string(view.dims[d]));
-    return text + "]";
-  };
+  const luna_slot& slot = program.slots[view.slot];
+  std::string text = kKinds[slot.kind];
+  if (slot.kind <= LUNA_SLOT_SCRATCH)
+    text += std::to_string(slot.kind == LUNA_SLOT_WEIGHT ? slot.index : view.slot);
+  if (view.offset != 0) text += "+" + std::to_string(view.offset);
+  for (std::uint32_t d = 0; d < view.rank; ++d)
+    text += (d == 0 ? "[" : ",") + dim_text(view.dims[d]);
+  return text + "]";
+}
+
+/// ` segment=320 activation_bits=12`, or nothing.
+inline std::string attrs_text(const OpReader& op) {
+  std::string text;
+  std::string_view names = kOpRules[op.op().op].attrs;
+  for (std::uint32_t a = 0; a < op.op().n_attrs; ++a) {
+    std::string name(take_word(&names));
+    const bool is_float = !name.empty() && name.back() == ':';
+    if (is_float) name.pop_back();
+    const std::string value =
+        is_float ? std::to_string(op.attr_f32(a)) : std::to_string(op.attr(a));
+    text.append(" ").append(name).append("=").append(value);
+  }
+  return text;
+}
+
+/// One line an op: `s7[n,576] = linear(s5[n,576], w3[576,576]) segment=320 activation_bits=12 ...`.
+/// The program must have passed verify().
+inline std::string to_text(const luna_program& program) {
   std::string text;
   for (std::uint32_t i = 0; i < program.n_ops; ++i) {
     const OpReader r(program, program.ops[i]);
     for (std::uint32_t o = 0; o < r.op().n_out; ++o)
-      text += tensor_text(r.out(o)) + " = ";
+      text += tensor_text(program, r.out(o)) + " = ";
     text += std::string(op_name(r.op().op)) + "(";
     for (std::uint32_t a = 0; a < r.op().n_in; ++a)
-      text += (a == 0 ? "" : ", ") + tensor_text(r.in(a));
-    text += ")";
-    std::string_view names = kOpRules[r.op().op].attrs;
-    for (std::uint32_t a = 0; a < r.op().n_attrs; ++a) {
-      std::string name(take_word(&names));
-      const bool is_float = !name.empty() && name.back() == ':';
-      if (is_float) name.pop_back();
-      text +=
-          " " + name + "=" + (is_float ? std::to_string(r.attr_f32(a)) : std::to_string(r.attr(a)));
-    }
-    text += "\n";
+      text += (a == 0 ? "" : ", ") + tensor_text(program, r.in(a));
+    text += ")" + attrs_text(r) + "\n";
   }
   return text;
 }

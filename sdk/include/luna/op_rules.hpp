@@ -174,4 +174,11 @@ class OpReader {
   const luna_op* op_;
 };
 
+/// `n` and `n_out` for the symbolic counts of rows.
+inline std::string dim_text(std::uint32_t dim) {
+  if (dim == LUNA_DIM_ROWS) return "n";
+  if (dim == LUNA_DIM_OUT_ROWS) return "n_out";
+  return std::to_string(dim);
+}
+
 }  // namespace luna

@@ -14,6 +14,100 @@ inline constexpr std::uint32_t kProgramListMax = 1U << 22;  ///< ops, views, slo
 inline constexpr std::uint64_t kProgramRowBytesMax = std::uint64_t{1} << 32;
 inline constexpr std::uint32_t kCandidatesPerRowMax = 256;
 
+/// Holds an op's attributes against its tensors, whose ranks and shapes fit it. Made by
+/// ProgramVerifier alone.
+class AttrChecker {
+ public:
+  AttrChecker(const std::string& where, const luna_program& program, const luna_op& op)
+      : where_(where), kv_(program.kv), r_(program, op) {}
+
+  Result<void> run() const {
+    std::string_view names = kOpRules[r_.op().op].attrs;
+    for (std::uint32_t i = 0; i < r_.op().n_attrs; ++i) {
+      const std::string_view name = take_word(&names);
+      if (name.back() == ':') LUNA_TRY(need(std::isfinite(r_.attr_f32(i)), name));
+    }
+    switch (r_.op().op) {
+      case LUNA_OP_RMS_NORM:
+      case LUNA_OP_LAYER_NORM:
+        return need(r_.attr_f32(0) >= 0.0F, "eps");
+      case LUNA_OP_LINEAR:
+        return need(r_.attr(LUNA_LINEAR_SEGMENT) != 0, "segment");
+      case LUNA_OP_ROPE:
+        return check_rope();
+      case LUNA_OP_KV_WRITE:
+        LUNA_TRY(need(r_.attr(LUNA_KV_WRITE_LAYER) < kv_.n_layers, "layer"));
+        return need_that(r_.in(0).dims[1] == kv_.n_kv_heads * kv_.head_dim,
+                         "its width is not n_kv_heads * head_dim");
+      case LUNA_OP_ATTEND:
+        LUNA_TRY(need(r_.attr(LUNA_ATTEND_LAYER) < kv_.n_layers, "layer"));
+        LUNA_TRY(need_query_heads(r_.attr(LUNA_ATTEND_N_HEADS)));
+        return need(r_.attr_f32(LUNA_ATTEND_SOFTCAP) >= 0.0F, "softcap");
+      case LUNA_OP_KV_PRUNE:
+        return check_kv_prune();
+      case LUNA_OP_ACT_MUL:
+        return need(r_.attr(LUNA_ACT_MUL_KIND) <= LUNA_ACT_GELU_TANH, "kind");
+      case LUNA_OP_SOFTCAP:
+        return need(r_.attr_f32(LUNA_SOFTCAP_CAP) > 0.0F, "cap");
+      case LUNA_OP_TOP_CANDIDATES:
+        return check_top_candidates();
+      case LUNA_OP_COPY:
+        return need_that(r_.in(0).dtype == r_.out(0).dtype, "copy keeps the type");
+      default:
+        return {};
+    }
+  }
+
+ private:
+  Result<void> check_rope() const {
+    const std::uint64_t heads = r_.attr(LUNA_ROPE_N_HEADS);
+    const std::uint64_t head_dim = r_.attr(LUNA_ROPE_HEAD_DIM);
+    const std::uint32_t n_rot = r_.attr(LUNA_ROPE_N_ROT);
+    LUNA_TRY(need(heads * head_dim == r_.in(0).dims[1], "n_heads"));
+    LUNA_TRY(need(n_rot % 2 == 0 && n_rot <= head_dim && r_.in(1).dims[0] == n_rot / 2, "n_rot"));
+    return need(r_.attr(LUNA_ROPE_STYLE) <= LUNA_ROPE_HALVES, "style");
+  }
+
+  Result<void> check_kv_prune() const {
+    const std::uint32_t layer = r_.attr(LUNA_KV_PRUNE_LAYER);
+    const std::uint32_t last = r_.attr(LUNA_KV_PRUNE_GROUP_LAST);
+    LUNA_TRY(need_that((kv_.flags & LUNA_KV_OBSERVED) != 0, "program.kv.flags has no masses"));
+    LUNA_TRY(need(last < kv_.n_layers, "group_last"));
+    LUNA_TRY(need(layer <= last, "layer"));
+    LUNA_TRY(need(r_.attr(LUNA_KV_PRUNE_GROUP_FIRST) <= layer, "group_first"));
+    LUNA_TRY(need_query_heads(r_.attr(LUNA_KV_PRUNE_N_HEADS)));
+    return need(r_.attr_f32(LUNA_KV_PRUNE_SOFTCAP) >= 0.0F, "softcap");
+  }
+
+  Result<void> check_top_candidates() const {
+    const std::uint32_t k = r_.attr(LUNA_TOP_CANDIDATES_K);
+    LUNA_TRY(need(k != 0 && k <= kCandidatesPerRowMax && k <= r_.in(0).dims[1], "k"));
+    return need_that(r_.out(0).dims[1] == 2 * (k + 1), "its output's width is not 2 * (k + 1)");
+  }
+
+  /// Query heads share KV heads evenly and fill the rows of the first input.
+  Result<void> need_query_heads(std::uint64_t heads) const {
+    return need(
+        heads != 0 && heads % kv_.n_kv_heads == 0 && heads * kv_.head_dim == r_.in(0).dims[1],
+        "n_heads");
+  }
+  Result<void> need(bool fits, std::string_view attr) const {
+    if (fits) return {};
+    return refused("attribute '" + std::string(attr) + "' does not fit its tensors");
+  }
+  Result<void> need_that(bool holds, const char* otherwise) const {
+    if (holds) return {};
+    return refused(otherwise);
+  }
+  Error refused(const std::string& why) const {
+    return Error{Code::invalid_argument, where_ + ": " + why};
+  }
+
+  const std::string& where_;  // the op's place and name; outlives the checker
+  const luna_kv_layout& kv_;  // likewise
+  const OpReader r_;
+};
+
 /// One pass over a program. Made by verify() alone.
 class ProgramVerifier {
  public:
@@ -209,7 +303,7 @@ class ProgramVerifier {
     letters_ = {};
     LUNA_TRY(check_args(where, op, rule));
     LUNA_TRY(check_overlap(where, op, rule));
-    LUNA_TRY(check_attrs(where, op));
+    LUNA_TRY(AttrChecker(where, program_, op).run());
     const OpReader reader(program_, op);
     for (std::uint32_t o = 0; o < op.n_out; ++o)
       written_[reader.out(o).slot] = true;
@@ -262,9 +356,6 @@ class ProgramVerifier {
     }
     return {};
   }
-  static Text dim_text(std::uint32_t dim) {
-    return dim == LUNA_DIM_ROWS ? "n" : dim == LUNA_DIM_OUT_ROWS ? "n_out" : std::to_string(dim);
-  }
 
   Result<void> check_place(const Text& where, const luna_view& view, char place) const {
     struct Place {
@@ -311,91 +402,12 @@ class ProgramVerifier {
     return {};
   }
 
-  Result<void> check_attrs(const Text& where, const luna_op& op) const;
-
   const luna_program& program_;              // outlives the verifier
   std::vector<std::uint32_t> slot_rows_;     // the symbolic row count of each scratch slot
   std::vector<bool> written_;                // scratch slots some earlier op wrote
   std::uint32_t bound_kinds_ = 0;            // bit per kind of slot that may occur once
   std::array<std::uint32_t, 26> letters_{};  // sizes the current op's letters stand for
 };
-
-inline Result<void> ProgramVerifier::check_attrs(const Text& where, const luna_op& op) const {
-  const OpReader r(program_, op);
-  const luna_kv_layout& kv = program_.kv;
-  const auto bad = [&](std::string_view attr) {
-    return invalid(where + ": attribute '" + Text(attr) + "' does not fit its tensors");
-  };
-  std::string_view names = kOpRules[op.op].attrs;
-  for (std::uint32_t i = 0; i < op.n_attrs; ++i) {
-    const std::string_view name = take_word(&names);
-    if (name.back() == ':' && !std::isfinite(r.attr_f32(i))) return bad(name);
-  }
-  switch (op.op) {
-    case LUNA_OP_RMS_NORM:
-    case LUNA_OP_LAYER_NORM:
-      if (r.attr_f32(0) < 0.0F) return bad("eps");
-      break;
-    case LUNA_OP_LINEAR:
-      if (r.attr(LUNA_LINEAR_SEGMENT) == 0) return bad("segment");
-      break;
-    case LUNA_OP_ROPE: {
-      const std::uint64_t heads = r.attr(LUNA_ROPE_N_HEADS);
-      const std::uint64_t head_dim = r.attr(LUNA_ROPE_HEAD_DIM);
-      const std::uint32_t n_rot = r.attr(LUNA_ROPE_N_ROT);
-      if (heads * head_dim != r.in(0).dims[1]) return bad("n_heads");
-      if (n_rot % 2 != 0 || n_rot > head_dim || r.in(1).dims[0] != n_rot / 2) return bad("n_rot");
-      if (r.attr(LUNA_ROPE_STYLE) > LUNA_ROPE_HALVES) return bad("style");
-      break;
-    }
-    case LUNA_OP_KV_WRITE:
-      if (r.attr(LUNA_KV_WRITE_LAYER) >= kv.n_layers) return bad("layer");
-      if (r.in(0).dims[1] != kv.n_kv_heads * kv.head_dim)
-        return invalid(where + ": its width is not n_kv_heads * head_dim");
-      break;
-    case LUNA_OP_ATTEND: {
-      const std::uint64_t heads = r.attr(LUNA_ATTEND_N_HEADS);
-      if (r.attr(LUNA_ATTEND_LAYER) >= kv.n_layers) return bad("layer");
-      if (heads == 0 || heads % kv.n_kv_heads != 0 || heads * kv.head_dim != r.in(0).dims[1])
-        return bad("n_heads");
-      if (r.attr_f32(LUNA_ATTEND_SOFTCAP) < 0.0F) return bad("softcap");
-      break;
-    }
-    case LUNA_OP_KV_PRUNE: {
-      const std::uint64_t heads = r.attr(LUNA_KV_PRUNE_N_HEADS);
-      const std::uint32_t last = r.attr(LUNA_KV_PRUNE_GROUP_LAST);
-      if ((kv.flags & LUNA_KV_OBSERVED) == 0)
-        return invalid(where + ": program.kv.flags has no masses");
-      if (last >= kv.n_layers) return bad("group_last");
-      if (r.attr(LUNA_KV_PRUNE_LAYER) > last) return bad("layer");
-      if (r.attr(LUNA_KV_PRUNE_GROUP_FIRST) > r.attr(LUNA_KV_PRUNE_LAYER))
-        return bad("group_first");
-      if (heads == 0 || heads % kv.n_kv_heads != 0 || heads * kv.head_dim != r.in(0).dims[1])
-        return bad("n_heads");
-      if (r.attr_f32(LUNA_KV_PRUNE_SOFTCAP) < 0.0F) return bad("softcap");
-      break;
-    }
-    case LUNA_OP_ACT_MUL:
-      if (r.attr(LUNA_ACT_MUL_KIND) > LUNA_ACT_GELU_TANH) return bad("kind");
-      break;
-    case LUNA_OP_SOFTCAP:
-      if (r.attr_f32(LUNA_SOFTCAP_CAP) <= 0.0F) return bad("cap");
-      break;
-    case LUNA_OP_TOP_CANDIDATES: {
-      const std::uint32_t k = r.attr(LUNA_TOP_CANDIDATES_K);
-      if (k == 0 || k > kCandidatesPerRowMax || k > r.in(0).dims[1]) return bad("k");
-      if (r.out(0).dims[1] != 2 * (k + 1))
-        return invalid(where + ": its output's width is not 2 * (k + 1)");
-      break;
-    }
-    case LUNA_OP_COPY:
-      if (r.in(0).dtype != r.out(0).dtype) return invalid(where + ": copy keeps the type");
-      break;
-    default:
-      break;
-  }
-  return {};
-}
 
 /// Checks every index, count, type, shape and attribute of a program, and its hash. [any]
 ///

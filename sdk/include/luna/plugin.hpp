@@ -112,7 +112,7 @@ class Settings {
   [[nodiscard]] const luna_kv& at(std::string_view key) const {
     for (const luna_kv& row : rows_)
       if (view(row.key) == key) return row;
-    static const luna_kv kAbsent{};
+    static constexpr luna_kv kAbsent{};
     return kAbsent;
   }
   std::span<const luna_kv> rows_;
@@ -136,6 +136,7 @@ class Host {
 };
 
 /// Declares one setting. Absent bounds, choices or defaults are nullptr.
+// NOLINTNEXTLINE(readability-function-size): the fields of luna_param, one each
 constexpr luna_param param(std::uint32_t type,
                            const char* key,
                            const char* dflt,

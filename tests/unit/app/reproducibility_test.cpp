@@ -109,15 +109,14 @@ class TinyServer {
       engine_options.speculation.draft_model = &server->draft_model_->compiled();
     }
     LUNA_TRY(server->engine_,
-             engine::Engine::create(
-                 server->model_->compiled(),
-                 server->scheduler_,
-                 server->tokenizer_,
-                 server->clock_,
-                 server->stats,
-                 engine_options,
-                 [](void*) {},
-                 nullptr));
+             engine::Engine::create({server->model_->compiled(),
+                                     server->scheduler_,
+                                     server->tokenizer_,
+                                     server->clock_,
+                                     server->stats,
+                                     [](void*) {},
+                                     nullptr},
+                                    engine_options));
     server->runner_ = std::make_unique<pipeline::EngineRunner>(*server->engine_);
     return server;
   }

@@ -247,15 +247,14 @@ TEST(DraftModel, DraftsAsLongAsItPays) {
 TEST(DraftModel, OtherVocabularySizesAreRefused) {
   EngineRig rig;
   FakeModel draft({.vocab_size = 260});
-  const auto made = Engine::create(
-      rig.fake.compiled,
-      rig.scheduler,
-      rig.tokenizer,
-      rig.clock,
-      rig.stats,
-      DraftRig::options_for(draft, 4),
-      [](void*) {},
-      nullptr);
+  const auto made = Engine::create({rig.fake.compiled,
+                                    rig.scheduler,
+                                    rig.tokenizer,
+                                    rig.clock,
+                                    rig.stats,
+                                    [](void*) {},
+                                    nullptr},
+                                   DraftRig::options_for(draft, 4));
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::unsupported);
   EXPECT_EQ(made.error().message(), "draft model fake has 260 logits, model fake 264");

@@ -16,15 +16,14 @@ struct ThreadedRig {
       : fake({.n_shards = n_shards, .n_kv_blocks = 40, .completion = Completion::threaded}),
         tokenizer(tiny_tokenizer()),
         scheduler(static_scheduler()) {
-    engine = Engine::create(
-                 fake.compiled,
-                 scheduler,
-                 tokenizer,
-                 clock,
-                 stats,
-                 {.n_waiting_max = 64},
-                 [](void* self) { ++static_cast<ThreadedRig*>(self)->n_notified; },
-                 this)
+    engine = Engine::create({fake.compiled,
+                             scheduler,
+                             tokenizer,
+                             clock,
+                             stats,
+                             [](void* self) { ++static_cast<ThreadedRig*>(self)->n_notified; },
+                             this},
+                            {.n_waiting_max = 64})
                  .value();
     engine->start();
   }

@@ -43,15 +43,14 @@ class PipelineOnEngine : public ::testing::Test {
     options.completion = Completion::threaded;
     options.n_kv_blocks = 256;
     fake = std::make_unique<FakeModel>(options);
-    auto made = engine::Engine::create(
-        fake->compiled,
-        scheduler,
-        rig.tokenizer,
-        rig.clock,
-        stats,
-        {},
-        [](void* wake) { static_cast<WakeSignal*>(wake)->set(); },
-        &rig.wake);
+    auto made = engine::Engine::create({fake->compiled,
+                                        scheduler,
+                                        rig.tokenizer,
+                                        rig.clock,
+                                        stats,
+                                        [](void* wake) { static_cast<WakeSignal*>(wake)->set(); },
+                                        &rig.wake},
+                                       {});
     EXPECT_TRUE(made);
     engine = *std::move(made);
     runner = std::make_unique<pipeline::EngineRunner>(*engine);
