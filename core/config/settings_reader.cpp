@@ -324,7 +324,8 @@ class Reader {
     const auto found = std::ranges::find(known, wanted);
     if (found == known.end())
       return report(at, what + " is not the name of a [[model]]" + nearest_key_hint(wanted, known));
-    const ModelSettings& draft = settings().models[static_cast<std::size_t>(found - known.begin())];
+    const auto draft_idx = static_cast<std::size_t>(found - known.begin());
+    const ModelSettings& draft = settings().models[draft_idx];
     if (known.size() == 1)
       report(at, what + " is the only [[model]]: there must be one it drafts for");
     if (!draft.kv_tokens_max)
@@ -337,6 +338,17 @@ class Reader {
                "stage[" + std::to_string(i) + "].model = \"" + wanted +
                    "\": it is speculation.draft_model, which answers nothing itself; must be "
                    "another [[model]]");
+    refuse_idle_draft_keys(draft_idx);
+  }
+
+  /// Keys of a [[model]] that only an engine of its own would read. They would be believed.
+  void refuse_idle_draft_keys(std::size_t draft_idx) {
+    for (const char* key : {"prefix_cache", "prefix_cache_scope", "kv_reserve_percent"})
+      if (const TomlEntry* entry = find_entry(*model_nodes_[draft_idx], key))
+        report(entry->key_at,
+               "model[" + std::to_string(draft_idx) + "]." + key +
+                   ": has no effect for speculation.draft_model, which computes along with the "
+                   "model it drafts for; remove it here and set it there");
   }
 
   SettingsReading reading_;
