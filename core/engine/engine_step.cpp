@@ -168,7 +168,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   n_refused = 0;
   queue.begin(now);
   for (const PlannedReject& rejected : plan.rejected)
-    end_sequence(rejected.slot, rejection(rejected.reason));
+    end_sequence(rejected.slot, rejection(rejected));
   for (const std::uint32_t slot : plan.preempted) {
     sequences.preempt(slot, pool);
     bump(parts.stats.n_preempted, 1);

@@ -24,6 +24,11 @@ std::uint32_t row_state(Phase phase) {
   return LUNA_REQ_WAITING;
 }
 
+std::optional<pipeline::QueueWait> queue_wait_of(const luna_action& action) {
+  if (action.reason != LUNA_REASON_QUEUE_LONG || action.wait_ms == 0) return std::nullopt;
+  return pipeline::QueueWait{action.wait_ms, action.wait_ms_max};
+}
+
 }  // namespace
 
 std::string_view plan_fault_name(PlanFault fault) {
@@ -197,7 +202,7 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
   taken_[action.row] = 1;
   if (action.verb == LUNA_VERB_RUN) return check_run(action, plan);
   if (action.verb == LUNA_VERB_REJECT) {
-    plan.rejected.push_back({slot, action.reason});
+    plan.rejected.push_back({slot, action.reason, queue_wait_of(action)});
     return PlanFault::none;
   }
   if (sequences_[slot].phase == Phase::waiting) return PlanFault::wrong_state;

@@ -1,11 +1,10 @@
 // How a sequence can end before its own end: what the client is told.
 #pragma once
 
+#include "core/engine/step_plan.hpp"
 #include "core/pipeline/token_stream.hpp"
 
 #include <luna/abi/scheduler.h>
-
-#include <cstdint>
 
 namespace luna::engine {
 
@@ -41,15 +40,12 @@ inline constexpr pipeline::StreamEnd kNothingAllowed{
     .error = "masks and biases leave no token to draw"};
 
 /// What a client is told when the policy rejects its request.
-constexpr pipeline::StreamEnd rejection(std::uint16_t reason) {
-  switch (reason) {
-    case LUNA_REASON_DEADLINE:
-      return kHopeless;
-    case LUNA_REASON_QUEUE_LONG:
-      return kQueueTooLong;
-    default:
-      return kRejected;
-  }
+constexpr pipeline::StreamEnd rejection(const PlannedReject& rejected) {
+  pipeline::StreamEnd end = kRejected;
+  if (rejected.reason == LUNA_REASON_DEADLINE) end = kHopeless;
+  if (rejected.reason == LUNA_REASON_QUEUE_LONG) end = kQueueTooLong;
+  end.queue_wait = rejected.wait;
+  return end;
 }
 
 }  // namespace luna::engine

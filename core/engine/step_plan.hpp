@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/clock.hpp"
+#include "core/pipeline/token_stream.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,8 @@ struct PlannedRun {
 /// A sequence that ends with an error.
 struct PlannedReject {
   std::uint32_t slot;
-  std::uint16_t reason;  ///< LUNA_REASON_*, or the policy's own
+  std::uint16_t reason;                                    ///< LUNA_REASON_*, or the policy's own
+  std::optional<pipeline::QueueWait> wait = std::nullopt;  ///< LUNA_REASON_QUEUE_LONG, if told
 };
 
 /// A value, reused; carried out as rejected, pre-empted, then runs in order.

@@ -7,9 +7,19 @@
 namespace luna::pipeline {
 namespace {
 
+/// What the client is told of an end whose reason is FinishReason::failed.
+std::string failure_text(const StreamEnd& end) {
+  std::string text(end.error);
+  if (end.queue_wait) {
+    text += ": an estimated " + std::to_string(end.queue_wait->ms) + " ms, at most " +
+            std::to_string(end.queue_wait->ms_max) + " ms";
+  }
+  return text;
+}
+
 std::string end_text(const StreamEnd& end) {
   const std::string name(finish_reason_name(end.reason));
-  return end.reason == FinishReason::failed ? name + ": " + std::string(end.error) : name;
+  return end.reason == FinishReason::failed ? name + ": " + failure_text(end) : name;
 }
 
 }  // namespace
@@ -36,7 +46,7 @@ std::optional<Error> ModelRun::read(RoleStage& stage) {
     if (!view.end) continue;
     stream.has_ended = true;
     if (view.end->reason == FinishReason::failed) {
-      failure = Error{view.end->code, std::string(view.end->error)};
+      failure = Error{view.end->code, failure_text(*view.end)};
     }
     stage.push({stream.item_id, LUNA_ITEM_MODEL_END, 0, end_text(*view.end)});
   }

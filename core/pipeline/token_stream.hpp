@@ -34,12 +34,19 @@ struct ComputeTrace {
   std::uint32_t n_drafted = 0;  ///< tokens of drafts that its steps verified
 };
 
+/// How long a request would have waited, and how long one may.
+struct QueueWait {
+  std::uint32_t ms = 0;  ///< an estimate
+  std::uint32_t ms_max = 0;
+};
+
 /// How a sequence ended, and what it cost.
 struct StreamEnd {
   FinishReason reason = FinishReason::stop;
   std::uint32_t n_cached = 0;
   Code code = Code::internal;   ///< FinishReason::failed: what kind of failure
   std::string_view error = {};  ///< FinishReason::failed: static text
+  std::optional<QueueWait> queue_wait = std::nullopt;  ///< of one that was refused for its wait
   ComputeTrace trace = {};
 };
 

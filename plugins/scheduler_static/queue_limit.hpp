@@ -5,6 +5,7 @@
 #include <luna/step_cost.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -44,7 +45,7 @@ class QueueLimit {
       const Row row = rows[i];
       if (row.is_waiting() && !out.is_planned(i)) {
         const double wait_ns = std::max(drain_.wait_ns(n_before), ns_before);
-        if (is_too_long(row, wait_ns) && out.reject(i, LUNA_REASON_QUEUE_LONG)) continue;
+        if (is_too_long(row, wait_ns) && refuse(i, row, wait_ns, out)) continue;
         n_before += row.n_wanted();
         is_backlogged = true;
       }
@@ -56,6 +57,14 @@ class QueueLimit {
  private:
   // Fitted costs can be a little too high, and a wrong refusal is worse than some work in vain.
   static constexpr double kSurely = 0.8;
+  static constexpr double kTellableMs = UINT32_MAX;
+
+  bool refuse(std::uint32_t i, Row row, double wait_ns, Plan& out) const {
+    const double wait_ms = std::ceil(row.waited_ms() + wait_ns * 1e-6);
+    return out.reject_for_queue(i,
+                                static_cast<std::uint32_t>(std::min(wait_ms, kTellableMs)),
+                                static_cast<std::uint32_t>(max_queue_ns_ * 1e-6));
+  }
 
   [[nodiscard]] bool is_too_long(Row row, double wait_ns) const {
     // Who ran before has waited for it already.

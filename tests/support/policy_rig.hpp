@@ -52,6 +52,8 @@ struct Job {
   std::uint64_t n_prompt_computed = 0;  ///< tokens computed before
   bool has_ended = false;
   std::optional<std::uint16_t> rejected_for = std::nullopt;
+  std::uint32_t told_wait_ms = 0;  ///< of a rejection for the queue
+  std::uint32_t told_wait_ms_max = 0;
   std::uint64_t started_ns = 0;  ///< end of its first step
   std::uint64_t ended_ns = 0;
   std::vector<std::uint64_t> token_ns = {};  ///< when each token came
@@ -214,6 +216,8 @@ class PolicyRig {
     job.n_computed = 0;
     if (action.verb == LUNA_VERB_REJECT) {
       job.rejected_for = action.reason;
+      job.told_wait_ms = action.wait_ms;
+      job.told_wait_ms_max = action.wait_ms_max;
       end(job);
       return;
     }

@@ -133,6 +133,15 @@ class Plan {
     return true;
   }
 
+  /// Ends row i because it would wait too long; its client is told both numbers.
+  bool reject_for_queue(std::uint32_t i, std::uint32_t wait_ms, std::uint32_t wait_ms_max) {
+    if (!reject(i, LUNA_REASON_QUEUE_LONG)) return false;
+    luna_action& action = raw_->actions[raw_->n_actions - 1];
+    action.wait_ms = wait_ms;
+    action.wait_ms_max = wait_ms_max;
+    return true;
+  }
+
   /// Plan again then, even if nothing happens.
   void wake_at(std::uint64_t now_ns) { raw_->wake_at_ns = now_ns; }
 

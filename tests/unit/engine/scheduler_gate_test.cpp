@@ -138,6 +138,13 @@ TEST_F(GateTest, ARejectKeepsItsReason) {
   reject.reason = LUNA_REASON_QUEUE_LONG;
   ASSERT_EQ(ask({reject}), PlanFault::none);
   EXPECT_EQ(plan_.rejected.front().reason, LUNA_REASON_QUEUE_LONG);
+  EXPECT_FALSE(plan_.rejected.front().wait.has_value());
+  reject.wait_ms = 3200;
+  reject.wait_ms_max = 2000;
+  ASSERT_EQ(ask({reject}), PlanFault::none);
+  ASSERT_TRUE(plan_.rejected.front().wait.has_value());
+  EXPECT_EQ(plan_.rejected.front().wait->ms, 3200U);
+  EXPECT_EQ(plan_.rejected.front().wait->ms_max, 2000U);
 }
 
 TEST_F(GateTest, EveryIllegalActionIsRefused) {

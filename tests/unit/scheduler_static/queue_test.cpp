@@ -37,6 +37,12 @@ TEST(MaxQueue, ByTheDrainMeasuredTheLastAreRefused) {
   EXPECT_NEAR(static_cast<double>(n_at_once), 20 - 5, 2);
   for (std::size_t i = 3; i < rig.jobs.size(); ++i)
     EXPECT_EQ(rig.jobs[i].rejected_for.has_value(), i >= rig.jobs.size() - n_at_once) << i;
+  for (const Job& job : rig.jobs) {
+    if (!job.rejected_for) continue;
+    EXPECT_EQ(job.told_wait_ms_max, 2000U);
+    EXPECT_GE(job.told_wait_ms, 2000U);
+    EXPECT_LT(job.told_wait_ms, 20'000U);
+  }
   rig.run();
   for (const Job& job : rig.jobs) {
     if (job.rejected_for) continue;

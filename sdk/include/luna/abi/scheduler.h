@@ -117,8 +117,14 @@ typedef struct luna_action {
   uint16_t reason;
   uint32_t device;
   uint32_t first_token;
-  uint32_t n_tokens;
-  uint32_t arg;
+  union {
+    uint32_t n_tokens;
+    uint32_t wait_ms_max; /* REJECT for LUNA_REASON_QUEUE_LONG: the wait that is allowed */
+  };
+  union {
+    uint32_t arg;
+    uint32_t wait_ms;     /* likewise: the wait it would have had, by estimate; 0: not told */
+  };
 } luna_action;
 
 /* The answer: core's memory. PREEMPT and REJECT are carried out first, then the others in their
