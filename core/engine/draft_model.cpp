@@ -31,15 +31,10 @@ DraftModel::DraftModel(const model::CompiledModel& model,
       states_(limits.n_slots),
       blocks_(std::size_t{limits.n_slots} * block_table_stride_),
       drafts_(std::size_t{limits.n_slots} * limits.n_draft_max),
-      block_tables_(std::size_t{limits_of_step_.n_seqs_max} * block_table_stride_) {
+      rows_(limits_of_step_, model.kv_block_tokens) {
   holders_.reserve(limits.n_slots);
   round_.reserve(limits_of_step_.n_seqs_max);
   entries_.reserve(limits_of_step_.n_seqs_max);
-  token_ids_.reserve(limits_of_step_.n_rows_max);
-  positions_.reserve(limits_of_step_.n_rows_max);
-  seq_first_row_.reserve(std::size_t{limits_of_step_.n_seqs_max} + 1);
-  out_rows_.reserve(limits_of_step_.n_seqs_max);
-  out_flags_.reserve(limits_of_step_.n_seqs_max);
 }
 
 bool DraftModel::is_usable() const {
@@ -164,12 +159,7 @@ void DraftModel::sweep(const SequenceTable& sequences) {
 
 void DraftModel::submit(const SequenceTable& sequences) {
   entries_.clear();
-  token_ids_.clear();
-  positions_.clear();
-  seq_first_row_.assign(1, 0);
-  out_rows_.clear();
-  out_flags_.clear();
-  load_ = {};
+  rows_.clear();
   auto n_left = n_rows_max_;
   auto n_after = static_cast<std::uint32_t>(round_.size());
   for (const std::uint32_t slot : round_) {
@@ -180,22 +170,12 @@ void DraftModel::submit(const SequenceTable& sequences) {
     n_left -= n_tokens;
     add_rows(slot, sequences[slot], n_tokens);
     if (n_tokens < n_due) continue;
-    entries_.back().out_row = static_cast<std::uint32_t>(out_rows_.size());
-    out_rows_.push_back(static_cast<std::uint32_t>(token_ids_.size()) - 1);
-    out_flags_.push_back(LUNA_OUT_CANDIDATES);
+    entries_.back().out_row = rows_.n_out_rows();
+    rows_.add_output(0, LUNA_OUT_CANDIDATES);
   }
   luna_step step{};
   step.struct_size = sizeof(step);
-  step.n_rows = static_cast<std::uint32_t>(token_ids_.size());
-  step.n_seqs = static_cast<std::uint32_t>(entries_.size());
-  step.n_out_rows = static_cast<std::uint32_t>(out_rows_.size());
-  step.token_ids = token_ids_.data();
-  step.positions = positions_.data();
-  step.seq_first_row = seq_first_row_.data();
-  step.block_tables = block_tables_.data();
-  step.block_table_stride = block_table_stride_;
-  step.out_rows = out_rows_.data();
-  step.out_flags = out_flags_.data();
+  rows_.fill(step);
   ++n_steps_;
   submitted_ = clock_.now();
   runner_.submit(step);
@@ -203,30 +183,25 @@ void DraftModel::submit(const SequenceTable& sequences) {
 
 void DraftModel::add_rows(std::uint32_t slot, const Sequence& sequence, std::uint32_t n_tokens) {
   const State& state = states_[slot];
-  LUNA_ASSERT(n_tokens > 0);
-  std::copy_n(
-      blocks_.begin() + static_cast<std::ptrdiff_t>(std::size_t{slot} * block_table_stride_),
-      state.n_blocks,
-      block_tables_.begin() + static_cast<std::ptrdiff_t>(entries_.size() * block_table_stride_));
-  for (std::uint32_t i = 0; i < n_tokens; ++i) {
-    const std::uint32_t position = state.n_computed + i;
-    token_ids_.push_back(position < state.n_base ? sequence.token(position)
-                                                 : tokens_of(slot)[position - state.n_base]);
-    positions_.push_back(position);
-  }
-  const std::uint64_t n = n_tokens;
-  load_.n_rows += n_tokens;
-  load_.n_kv_tokens += n * state.n_computed + n * (n + 1) / 2;
-  seq_first_row_.push_back(static_cast<std::uint32_t>(token_ids_.size()));
+  const std::uint32_t* const blocks = blocks_.data() + std::size_t{slot} * block_table_stride_;
+  rows_.add({.blocks = {blocks, state.n_blocks},
+             .first_position = state.n_computed,
+             .first_slot = state.n_computed,
+             .n_tokens = n_tokens},
+            [&](std::uint32_t i) {
+              const std::uint32_t position = state.n_computed + i;
+              return position < state.n_base ? sequence.token(position)
+                                             : tokens_of(slot)[position - state.n_base];
+            });
   entries_.push_back({.slot = slot, .n_tokens = n_tokens, .out_row = std::nullopt});
 }
 
 DraftModel::Progress DraftModel::go_on(const SequenceTable& sequences) {
   const StepRunner::Outcome outcome = runner_.collect();
   if (!outcome.ok) return fail(outcome);
-  cost_fit_.add(load_, clock_.now() - submitted_);
+  cost_fit_.add(rows_.load(), clock_.now() - submitted_);
   // Two rows: the last token of a draft that was right, and the target's own.
-  is_measured_ |= load_.n_rows <= 2 * entries_.size();
+  is_measured_ |= rows_.load().n_rows <= 2 * entries_.size();
   round_.clear();
   for (const Entry& entry : entries_) {
     State& state = states_[entry.slot];

@@ -5,6 +5,7 @@
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/step_cost.hpp"
+#include "core/engine/step_rows.hpp"
 #include "core/engine/step_runner.hpp"
 #include "core/model/compiled_model.hpp"
 
@@ -142,14 +143,8 @@ class DraftModel {
   std::vector<std::uint32_t> holders_;     // slots with a state of somebody's
   std::vector<std::uint32_t> round_;       // slots that the next step of the round serves
   // ---- the step under way
-  std::vector<Entry> entries_;                // [n_seqs_max]
-  std::vector<std::uint32_t> token_ids_;      // [n_rows_max]
-  std::vector<std::uint32_t> positions_;      // [n_rows_max]
-  std::vector<std::uint32_t> seq_first_row_;  // [n_seqs_max + 1]
-  std::vector<std::uint32_t> block_tables_;   // [n_seqs_max, block_table_stride]
-  std::vector<std::uint32_t> out_rows_;       // [n_seqs_max]
-  std::vector<std::uint32_t> out_flags_;      // [n_seqs_max]
-  StepLoad load_;
+  std::vector<Entry> entries_;  // [n_seqs_max]
+  StepRows rows_;
   Nanoseconds submitted_{0};
   std::uint32_t n_rows_max_ = 0;  // of the round's first step
   std::uint64_t n_rounds_ = 0;

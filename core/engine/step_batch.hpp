@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/engine/sequence.hpp"
-#include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
+#include "core/engine/step_rows.hpp"
 #include "core/model/compiled_model.hpp"
 
 #include <luna/abi/backend.h>
@@ -46,15 +46,19 @@ class StepBatch {
                    KvPool& pool,
                    std::span<const pipeline::TokenId> draft);
   /// flags  LUNA_OUT_*
-  void set_out_flags(std::uint32_t out_row, std::uint32_t flags) { out_flags_[out_row] = flags; }
+  void set_out_flags(std::uint32_t out_row, std::uint32_t flags) {
+    rows_.set_out_flags(out_row, flags);
+  }
   /// The step for a backend; binds, done and done_context are the caller's.
   [[nodiscard]] luna_step step() const;
 
-  [[nodiscard]] std::uint32_t out_flags(std::uint32_t out_row) const { return out_flags_[out_row]; }
+  [[nodiscard]] std::uint32_t out_flags(std::uint32_t out_row) const {
+    return rows_.out_flags(out_row);
+  }
   [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
   /// What the step computes, for the fit of its cost.
-  [[nodiscard]] const StepLoad& load() const { return load_; }
-  [[nodiscard]] std::size_t n_out_rows() const { return out_rows_.size(); }
+  [[nodiscard]] const StepLoad& load() const { return rows_.load(); }
+  [[nodiscard]] std::size_t n_out_rows() const { return rows_.n_out_rows(); }
   [[nodiscard]] bool is_empty() const { return entries_.empty(); }
 
  private:
@@ -62,17 +66,10 @@ class StepBatch {
   [[nodiscard]] static luna_seq_prune prune_of(const Sequence& sequence, std::uint32_t n_tokens);
 
   const std::uint32_t kv_block_tokens_;
-  const std::uint32_t block_table_stride_;
-  std::vector<std::uint32_t> token_ids_;      // [n_rows_max]
-  std::vector<std::uint32_t> positions_;      // [n_rows_max]
-  std::vector<std::uint32_t> seq_first_row_;  // [n_seqs_max + 1]
-  std::vector<std::uint32_t> block_tables_;   // [n_seqs_max, block_table_stride]
-  std::vector<luna_seq_prune> seq_prunes_;    // [n_seqs_max]
-  std::vector<luna_kv_copy> kv_copies_;       // [n_seqs_max]
-  std::vector<std::uint32_t> out_rows_;       // [n_out_rows_max]
-  std::vector<std::uint32_t> out_flags_;      // [n_out_rows_max]
-  std::vector<Entry> entries_;                // [n_seqs_max]
-  StepLoad load_;
+  StepRows rows_;
+  std::vector<luna_seq_prune> seq_prunes_;  // [n_seqs_max]
+  std::vector<luna_kv_copy> kv_copies_;     // [n_seqs_max]
+  std::vector<Entry> entries_;              // [n_seqs_max]
 };
 
 }  // namespace luna::engine

@@ -1,8 +1,8 @@
 // A step allocates nothing: neither the engine nor, with the cpu backend, its devices.
 #include "support/counting_allocator.hpp"
-#include "support/engine_fixture.hpp"
 #include "support/plugin_fixture.hpp"
 #include "support/tiny_llama.hpp"
+#include "support/varied_requests.hpp"
 
 #include <luna/abi/transport.h>
 
@@ -12,35 +12,6 @@
 
 namespace luna::test {
 namespace {
-
-std::unique_ptr<SequenceRequest> varied_request(std::uint32_t i) {
-  auto request = EngineRig::request(some_prompt(10 + i * 11 % 70, i), 60);
-  request->sampling.seed = i;
-  request->stop.stop_strings = {"never seen", "zz"};
-  switch (i % 5) {
-    case 0:
-      break;
-    case 1:
-      request->sampling.temperature = 1.0F;
-      break;
-    case 2:
-      request->sampling.temperature = 0.7F;
-      request->sampling.top_p = 0.9F;
-      request->sampling.repetition_penalty = 1.2F;
-      break;
-    case 3:
-      request->sampling.temperature = 0.7F;
-      request->sampling.top_k = 10;
-      request->sampling.typical_p = 0.9F;
-      request->logprobs = {.enabled = true, .n_top = 5};
-      break;
-    default:
-      request->sampling.logit_bias = {{kTheToken, 5.0F}};
-      request->stop.n_generated_min = 5;
-      break;
-  }
-  return request;
-}
 
 void expect_steps_allocate_nothing(const EngineOptions& options, FakeModel* draft_model = nullptr) {
   // Few blocks, so that sequences are pre-empted; choices, so that blocks are shared and copied.
@@ -54,6 +25,7 @@ void expect_steps_allocate_nothing(const EngineOptions& options, FakeModel* draf
   for (std::uint32_t round = 0; round < 2; ++round) {
     for (std::uint32_t i = 0; i < 15; ++i) {
       auto request = varied_request(i);
+      request->stop.n_generated_max = 60;  // more than the blocks hold
       if (draft_model != nullptr) request->drafts = engine::Drafts::always;
       asked.push_back(rig.submit(std::move(request), 1 + i % 3));
     }
@@ -92,7 +64,7 @@ TEST(EngineAllocation, StepsWithADraftModelAllocateAndFreeNothing) {
   options.speculation.n_draft_max = 4;
   options.speculation.draft_model = &draft.compiled;
   expect_steps_allocate_nothing(options, &draft);
-  EXPECT_GT(draft.devices[0].n_submits, 100U);
+  EXPECT_GT(draft.devices[0].n_submits, 50U);
 }
 
 /// A small model on two cpu devices that hand rows to each other through the inproc transport.
