@@ -239,6 +239,14 @@ LUNA_ISA_INLINE void store_low_halves(void* p, I x) {
       _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
 }
+LUNA_ISA_INLINE void store_halves_apart(void* p, I x) {
+  std::int32_t words[16];
+  store_words(words, x);
+  auto* bytes = static_cast<std::byte*>(p);
+  for (int i = 0; i < 16; ++i) {
+    std::memcpy(bytes + 4 * i, words + i, 2);  // the low half: bytes ascend
+  }
+}
 LUNA_ISA_INLINE void store_quads(void* p, I x) {
   const __m256i halves = _mm256_packs_epi32(x.a, x.b);  // 0-3, 8-11 | 4-7, 12-15
   const __m128i bytes =

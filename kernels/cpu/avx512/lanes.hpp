@@ -205,6 +205,9 @@ LUNA_ISA_INLINE I load_halves(const void* p) {
 LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
 }
+LUNA_ISA_INLINE void store_halves_apart(void* p, I a) {
+  _mm512_mask_storeu_epi16(p, 0x55555555U, a);
+}
 LUNA_ISA_INLINE void store_quads(void* p, I a) {
   const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
   _mm_storeu_si128(static_cast<__m128i*>(p),

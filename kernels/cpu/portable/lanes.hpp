@@ -314,6 +314,14 @@ LUNA_ISA_INLINE void store_low_halves(void* p, I a) {
   }
   std::memcpy(p, halves, sizeof halves);
 }
+/// Stores the low half of word i at p + 4 * i and touches nothing in between.
+LUNA_ISA_INLINE void store_halves_apart(void* p, I a) {
+  auto* bytes = static_cast<std::byte*>(p);
+  for (int i = 0; i < 16; ++i) {
+    const auto one = static_cast<std::uint16_t>(a.v[i]);
+    std::memcpy(bytes + 4 * i, &one, sizeof one);
+  }
+}
 /// Stores the low bytes of the words, each 8 of them in the order kQuadOrder.
 LUNA_ISA_INLINE void store_quads(void* p, I a) {
   std::int8_t bytes[16];

@@ -49,14 +49,23 @@ LUNA_ISA_INLINE auto v_lines(const std::byte* v_of_slot,
   }
 }
 
-LUNA_ISA_INLINE void write_halves(
-    const float* x, std::size_t n, std::byte* to, std::size_t pair_stride, std::size_t odd) {
+LUNA_ISA_INLINE I halves_of(F x) {
+  return shift_right<16>(as_words(round_to_bf16(x)));
+}
+/// A token's K, n elements: pairs, each in a line of its own.
+LUNA_ISA_INLINE void write_k_pairs(const float* k, std::size_t n, std::byte* to) {
   for (std::size_t i = 0; i < n; i += 16) {
-    std::uint16_t halves[16];
-    store_low_halves(halves, shift_right<16>(as_words(round_to_bf16(load(x + i)))));
-    for (std::size_t j = 0; j < 16; ++j) {
-      std::memcpy(to + (i + j) / 2 * pair_stride + (i + j) % 2 * odd, &halves[j], 2);
+    std::uint32_t pairs[8];
+    store_low_halves(pairs, halves_of(load(k + i)));
+    for (std::size_t j = 0; j < 8; ++j) {
+      std::memcpy(to + (i / 2 + j) * 64, pairs + j, 4);
     }
+  }
+}
+/// A token's V, n elements: every other half of its pair of tokens.
+LUNA_ISA_INLINE void write_v_halves(const float* v, std::size_t n, std::byte* to) {
+  for (std::size_t i = 0; i < n; i += 16) {
+    store_halves_apart(to + i * 4, halves_of(load(v + i)));
   }
 }
 
@@ -107,8 +116,8 @@ void kv_write(const KvWriteArgs& args) {
       *kv_masses_at(args.kv, h, args.position) = 0.0F;
     }
     if constexpr (type == KvType::bf16) {
-      write_halves(k, head_dim, head.k + slot / 16 * head_dim * 32 + slot % 16 * 4, 64, 2);
-      write_halves(v, head_dim, head.v + slot / 2 * head_dim * 4 + slot % 2 * 2, 8, 4);
+      write_k_pairs(k, head_dim, head.k + slot / 16 * head_dim * 32 + slot % 16 * 4);
+      write_v_halves(v, head_dim, head.v + slot / 2 * head_dim * 4 + slot % 2 * 2);
     } else {
       const std::uint16_t k_scale =
           write_codes(k, head_dim, head.k + slot / 16 * head_dim * 16 + slot % 16, 16);
