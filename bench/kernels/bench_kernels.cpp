@@ -269,13 +269,7 @@ void bench_small(const KernelSet& set, Report* report) {
   add("act_mul", 1536, [&] { set.act_mul(Activation::silu, x.data(), w.data(), 1536, y.data()); });
   add("exp", 1536, [&] { set.exp(x.data(), 1536, y.data()); });
   add("top 40 of 49152 logits", 49152, [&] {
-    for (std::size_t c = 0; c < states.size(); ++c) {
-      set.logits_chunk(logits.data(),
-                       static_cast<std::uint32_t>(c * kLogitsChunk),
-                       kLogitsChunk,
-                       40,
-                       &states[c]);
-    }
+    set.logits_chunks({logits.data(), 0, 49152, 40, states.data()});
   });
 }
 

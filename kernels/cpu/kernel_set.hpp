@@ -254,13 +254,23 @@ struct Candidate {
   std::uint32_t id;
 };
 inline constexpr int kCandidatesMax = 256;
-/// What one chunk of kLogitsChunk logits contributes: sum of exp(logit - max) and the k largest.
+/// What one chunk of kLogitsChunk logits contributes: sum of exp(logit - max), and those of it that
+/// are among the k largest of the run it was scored with.
 struct LogitsState {
   float max;
   float sum;
   std::int32_t n_candidates;
   std::int32_t pad;
   Candidate candidates[kCandidatesMax];  // largest first, ties to the lowest id
+};
+
+/// logits_chunks: states of a run of a row's chunks. NaN and -inf never become candidates.
+struct LogitsArgs {
+  const float* row = nullptr;
+  std::uint32_t first_id = 0;     // of the run, a multiple of kLogitsChunk
+  std::uint32_t n = 0;            // logits of the run; its last chunk may be short
+  int k = 0;                      // 0..kCandidatesMax
+  LogitsState* states = nullptr;  // one a chunk
 };
 
 // ---- The table
@@ -314,9 +324,7 @@ struct KernelSet {
   /// Rounds to BF16, nearest even.
   void (*round_bf16)(const float* x, std::int64_t n, std::uint16_t* y);
 
-  /// State of logits[first_id, first_id + n) of a row: a chunk, n <= kLogitsChunk. NaN and -inf
-  /// never become candidates.
-  void (*logits_chunk)(const float* row, std::uint32_t first_id, int n, int k, LogitsState* out);
+  void (*logits_chunks)(const LogitsArgs& args);
 };
 
 /// Joins the states of a row's chunks, ascending. candidates[k]; returns how many were found and

@@ -211,21 +211,17 @@ class StepThread : public ThreadView {
   void run_score_chunks(const CompiledOp& op) const {
     const std::uint32_t width = op.in[0].width;
     const std::uint32_t n_chunks = n_chunks_of(width);
-    std::uint32_t task = 0;
-    for (std::uint32_t row = 0; row < c_.step.n_out_rows; ++row) {
-      if (!wants_candidates(row)) continue;
-      for (std::uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
-        if (task++ % n_threads_ != thread_) continue;
-        const std::uint32_t first = chunk * kernels::kLogitsChunk;
-        const auto n =
-            static_cast<int>(std::min<std::uint32_t>(kernels::kLogitsChunk, width - first));
-        k_.logits_chunk(floats(op.in[0], row),
-                        first,
-                        n,
-                        static_cast<int>(op.k),
-                        states_of(row, n_chunks) + chunk);
-      }
-    }
+    const Range own = share(n_chunks);
+    if (own.size() == 0) return;
+    const std::uint32_t first = own.first * kernels::kLogitsChunk;
+    const std::uint32_t last = std::min<std::uint32_t>(own.last * kernels::kLogitsChunk, width);
+    for (std::uint32_t row = 0; row < c_.step.n_out_rows; ++row)
+      if (wants_candidates(row))
+        k_.logits_chunks({floats(op.in[0], row),
+                          first,
+                          last - first,
+                          static_cast<int>(op.k),
+                          states_of(row, n_chunks) + own.first});
   }
   void run_merge_chunks(const CompiledOp& op) const {
     const Range rows = share(c_.step.n_out_rows);

@@ -69,7 +69,7 @@ enum class Split : std::uint8_t {
   head_parts,    // (sequence, KV head, rows, partitions) cut by cost
   partitions,    // (sequence, KV head, partition) dealt out in turn
   sequences,     // dealt out in turn
-  chunks,        // (row, chunk of columns) dealt out in turn
+  chunks,        // contiguous ranges of chunks of columns: mostly the thread's own columns
 };
 
 enum class RowCount : std::uint8_t { step, out };

@@ -3,6 +3,7 @@
 // clang-format off
 #include "kernels/cpu/shared/quantize.inl"
 #include "kernels/cpu/shared/norm_rope.inl"
+#include "kernels/cpu/shared/logits.inl"
 #include "kernels/cpu/shared/codes.inl"
 #include "kernels/cpu/shared/linear.inl"
 #include "kernels/cpu/shared/linear_direct.inl"
@@ -35,6 +36,6 @@ constexpr KernelSet make_set(Isa isa, const char* name) {
   set.softcap = softcap_rows;
   set.exp = exp_rows;
   set.round_bf16 = round_bf16;
-  set.logits_chunk = logits_chunk;
+  set.logits_chunks = logits_chunks;
   return set;
 }

@@ -226,7 +226,7 @@ TEST(RoundBf16, IsNearestEvenOnEverySet) {
 
 TEST(Logits, CandidatesAreTheLargestTiesToTheLowestId) {
   set_thread_float_mode();
-  const std::size_t vocab = 10007;
+  const std::uint32_t vocab = 10007;
   Random random(41);
   auto logits = random.normals(vocab);
   for (float& v : logits) {
@@ -244,11 +244,9 @@ TEST(Logits, CandidatesAreTheLargestTiesToTheLowestId) {
   for (const int k : {0, 1, 40, kCandidatesMax}) {
     std::vector<LogitsState> states((vocab + kLogitsChunk - 1) / kLogitsChunk);
     for (const KernelSet* set : kernel_sets()) {
-      for (std::size_t c = 0; c < states.size(); ++c) {
-        const std::size_t first = c * kLogitsChunk;
-        const auto n = static_cast<int>(std::min<std::size_t>(kLogitsChunk, vocab - first));
-        set->logits_chunk(logits.data(), static_cast<std::uint32_t>(first), n, k, &states[c]);
-      }
+      // A chunk alone, and two together, as threads may share them out.
+      set->logits_chunks({logits.data(), 0, kLogitsChunk, k, states.data()});
+      set->logits_chunks({logits.data(), kLogitsChunk, vocab - kLogitsChunk, k, &states[1]});
       std::vector<Candidate> found(kCandidatesMax);
       float lse = 0.0F;
       ASSERT_EQ(
@@ -271,18 +269,18 @@ TEST(Logits, LogSumExpIsTheSameOnEverySetAndNearTheExactValue) {
   std::vector<float> found;
   for (const KernelSet* set : kernel_sets()) {
     std::vector<LogitsState> states(3);
-    for (std::size_t c = 0; c < 3; ++c) {
-      set->logits_chunk(logits.data(),
-                        static_cast<std::uint32_t>(c * kLogitsChunk),
-                        c == 2 ? 808 : kLogitsChunk,
-                        4,
-                        &states[c]);
+    for (const std::uint32_t first : {0U, 1U, 2U}) {  // chunks together
+      for (std::uint32_t c = 0; c < first; ++c) {
+        set->logits_chunks({logits.data(), c * kLogitsChunk, kLogitsChunk, 4, &states[c]});
+      }
+      const std::uint32_t from = first * kLogitsChunk;
+      set->logits_chunks({logits.data(), from, 9000 - from, 4, &states[first]});
+      Candidate candidates[4];
+      found.emplace_back();
+      merge_logits(states.data(), 3, 4, candidates, &found.back());
+      EXPECT_EQ(0, std::memcmp(&found[0], &found.back(), 4)) << set->name;
+      EXPECT_NEAR(found.back(), std::log(sum), 1e-6);
     }
-    Candidate candidates[4];
-    found.emplace_back();
-    merge_logits(states.data(), 3, 4, candidates, &found.back());
-    EXPECT_EQ(0, std::memcmp(&found[0], &found.back(), 4)) << set->name;
-    EXPECT_NEAR(found.back(), std::log(sum), 1e-6);
   }
 }
 
