@@ -11,96 +11,164 @@ template <class Dots>
 inline constexpr std::int64_t kDirectRowsMax =
     Dots::kWords == PairDots::kWords ? kDirectPairRowsMax : kDirectQuadRowsMax;
 
-/// The codes of a block's inputs, row after row.
-struct ActivationRows {
-  const std::byte* codes;
-  std::int64_t stride_bytes;
+/// What is known of a weight at compile time.
+template <class Dots_, class Codes_, bool has_offset_, bool one_block_>
+struct DirectKind {
+  using Dots = Dots_;
+  using Codes = Codes_;
+  static constexpr bool has_offset = has_offset_;
+  /// A group is one block, straight code from zero to its end: carried around loops beside the FP32
+  /// sums, not all integer sums would stay in registers (GCC 12).
+  static constexpr bool one_block = one_block_;
+};
+/// Straight code wants registers for both kinds of sums.
+inline constexpr bool kStraightBlocks = kTileRows >= 6;
+
+/// Where a pass stands: the next block and scale record of its first strip, and what its first row
+/// has for them.
+struct DirectPlace {
+  const std::byte* block;
+  const std::byte* record;
+  std::size_t strip_bytes;
+  const std::byte* inputs;
+  std::int64_t row_bytes;
+  const float* scale;
+  const float* scaled_sum;
+  const std::int32_t* sums;  // with a bias
 };
 
-/// isum += dot products of a 32-input block, for `strips` strips (strip_bytes apart).
-template <class Dots, int rows, int strips, class Codes>
-LUNA_ISA_INLINE void direct_block(const Codes& codes,
-                                  const std::byte* block,
-                                  std::size_t strip_bytes,
-                                  const ActivationRows& a,
-                                  I (&isum)[rows][strips]) {
-#pragma GCC unroll 2
-  for (int j = 0; j < Codes::kLines; ++j) {
-    I line[strips];
+/// isum += dot products of a line of a block.
+template <class Kind, int rows, int strips>
+LUNA_ISA_INLINE void direct_line(const typename Kind::Codes& codes,
+                                 const DirectPlace& at,
+                                 int j,
+                                 I (&isum)[rows][strips]) {
+  using Dots = typename Kind::Dots;
+  using Codes = typename Kind::Codes;
+  I line[strips];
+#pragma GCC unroll 16
+  for (int c = 0; c < strips; ++c) {
+    const std::byte* p = at.block + static_cast<std::size_t>(c) * at.strip_bytes + 64 * j;
+    line[c] = load_words(p);
+    prefetch(p + strips * at.strip_bytes);
+  }
+  unroll<Dots::template kPerLine<Codes>>([&](auto p) LUNA_LAMBDA_INLINE {
+    I word[strips];
 #pragma GCC unroll 16
     for (int c = 0; c < strips; ++c) {
-      const std::byte* p = block + static_cast<std::size_t>(c) * strip_bytes + 64 * j;
-      line[c] = load_words(p);
-      prefetch(p + strips * strip_bytes);
+      word[c] = Dots::template word<p>(codes, line[c]);
     }
-    unroll<Dots::template kPerLine<Codes>>([&](auto p) LUNA_LAMBDA_INLINE {
-      I word[strips];
+    const std::byte* inputs = at.inputs + 4 * Dots::template index<Codes>(j, p);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      const I own = set_word(load_word(inputs + r * at.row_bytes));
 #pragma GCC unroll 16
       for (int c = 0; c < strips; ++c) {
-        word[c] = Dots::template word<p>(codes, line[c]);
+        isum[r][c] = Dots::dot(isum[r][c], word[c], own);
       }
-      const std::byte* inputs = a.codes + 4 * Dots::template index<Codes>(j, p);
+    }
+  });
+}
+
+/// isum += dot products of a 32-input block; moves on to the next one.
+template <class Kind, int rows, int strips>
+LUNA_ISA_INLINE void direct_block(const typename Kind::Codes& codes,
+                                  DirectPlace& at,
+                                  I (&isum)[rows][strips]) {
+  constexpr int kLines = Kind::Codes::kLines;
+  // With little work a line memory is the limit, and many lines asked for at once are late.
+  constexpr int kLineDots = rows * Kind::Dots::template kPerLine<typename Kind::Codes>;
+  if constexpr (Kind::one_block && kLineDots >= 4) {
+    unroll<kLines>([&](auto j) LUNA_LAMBDA_INLINE { direct_line<Kind>(codes, at, j, isum); });
+  } else {
+#pragma GCC unroll 2
+    for (int j = 0; j < kLines; ++j) {
+      direct_line<Kind>(codes, at, j, isum);
+    }
+  }
+  at.block += 64 * kLines;
+  at.inputs += 4 * Kind::Dots::kWords;
+}
+
+/// The FP32 chain's step of a group.
+template <class Kind, int rows, int strips>
+LUNA_ISA_INLINE void direct_group(const PackedForm& form,
+                                  const DirectPlace& at,
+                                  const I (&isum)[rows][strips],
+                                  F (&acc)[rows][strips]) {
+  F scale[strips];
+  F offset[strips];
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) {
-        const I own = set_word(load_word(inputs + r * a.stride_bytes));
+  for (int c = 0; c < strips; ++c) {
+    const std::byte* own = at.record + static_cast<std::size_t>(c) * at.strip_bytes;
+    const RecordScales w = load_scales(form, own);
+    prefetch(own + strips * at.strip_bytes);
+    scale[c] = w.scale;
+    offset[c] = w.offset;
+  }
 #pragma GCC unroll 16
-        for (int c = 0; c < strips; ++c) {
-          isum[r][c] = Dots::dot(isum[r][c], word[c], own);
-        }
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < strips; ++c) {
+      acc[r][c] = fma(to_floats(isum[r][c]), mul(scale[c], set(at.scale[r])), acc[r][c]);
+      if constexpr (Kind::has_offset) {
+        acc[r][c] = fma(offset[c], set(at.scaled_sum[r]), acc[r][c]);
       }
-    });
+    }
   }
 }
 
-template <class Dots, class Codes, int rows, int strips, bool has_offset>
-void direct_strips(const Codes& codes,
+template <class Kind, int rows, int strips>
+void direct_strips(const typename Kind::Codes& codes,
                    const LinearArgs& args,
                    std::int64_t row,
                    std::int64_t strip) {
+  using Dots = typename Kind::Dots;
+  constexpr int kBias = Dots::template kBias<typename Kind::Codes>;
   const PackedForm& form = *args.form;
   const QuantizedRows& x = *args.quantized;
   const std::byte* base = args.packed + static_cast<std::size_t>(strip) * form.strip_bytes;
+  DirectPlace at{base,
+                 base + form.codes_bytes,
+                 form.strip_bytes,
+                 Dots::row(x, row, 0),
+                 Dots::row_bytes(x),
+                 x.scale + row,
+                 x.scaled_sum + row,
+                 kBias == 0 ? nullptr : x.sums + row};
   float* y = args.y + row * args.y_stride + 16 * strip;
-  const std::int64_t group = form.scale_group;
+  const int last_columns = columns_of(form, strip + strips - 1);
+  const std::int64_t group = Kind::one_block ? 32 : form.scale_group;
   for (std::int64_t first = 0; first < form.form.n_cols; first += form.form.segment) {
     const std::int64_t last = std::min(first + form.form.segment, form.form.n_cols);
     F acc[rows][strips];
     clear(acc);
     for (std::int64_t k = first; k < last; k += group) {
-      const std::int64_t g = k / group;
       I isum[rows][strips];
-      constexpr int bias = Dots::template kBias<Codes>;
-      start_sums<bias>(bias == 0 ? nullptr : x.sums + g * x.group_stride + row, isum);
-      for (std::int64_t i = k; i < k + group && i < last; i += 32) {
-        direct_block<Dots>(codes,
-                           base + static_cast<std::size_t>(i / 32) * (64U * Codes::kLines),
-                           form.strip_bytes,
-                           {Dots::row(x, row, i), Dots::row_bytes(x)},
-                           isum);
-      }
-      const std::byte* record =
-          base + form.codes_bytes + static_cast<std::size_t>(g) * form.record_bytes;
-#pragma GCC unroll 16
-      for (int c = 0; c < strips; ++c) {
-        const std::byte* own = record + static_cast<std::size_t>(c) * form.strip_bytes;
-        const RecordScales w = load_scales(form, own);
-        prefetch(own + strips * form.strip_bytes);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-          const std::int64_t at = g * x.group_stride + row + r;
-          acc[r][c] = fma(to_floats(isum[r][c]), mul(w.scale, set(x.scale[at])), acc[r][c]);
-          if constexpr (has_offset) {
-            acc[r][c] = fma(w.offset, set(x.scaled_sum[at]), acc[r][c]);
-          }
+      start_sums<kBias>(at.sums, isum);
+      if constexpr (Kind::one_block) {
+        direct_block<Kind>(codes, at, isum);
+      } else {
+        for (std::int64_t i = k; i < k + group && i < last; i += 32) {
+          direct_block<Kind>(codes, at, isum);
         }
+      }
+      direct_group<Kind>(form, at, isum, acc);
+      at.record += form.record_bytes;
+      at.scale += x.group_stride;
+      at.scaled_sum += x.group_stride;
+      if constexpr (kBias != 0) {
+        at.sums += x.group_stride;
       }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
       for (int c = 0; c < strips; ++c) {
-        add_segment(
-            y + r * args.y_stride + 16 * c, acc[r][c], columns_of(form, strip + c), first == 0);
+        add_segment(y + r * args.y_stride + 16 * c,
+                    acc[r][c],
+                    c + 1 == strips ? last_columns : 16,
+                    first == 0);
       }
     }
   }
@@ -110,50 +178,58 @@ template <class Codes>
 using DirectFunction = void (*)(const Codes&, const LinearArgs&, std::int64_t, std::int64_t);
 
 /// direct_strips() by number of rows, 1..kDirectRows.
-template <class Dots,
-          class Codes,
-          int strips,
-          bool has_offset,
-          int rows = (strips > kDirectStrips ? kShortRows : kDirectRows)>
-LUNA_ISA_INLINE DirectFunction<Codes> direct_function(std::int64_t n_rows) {
+template <class Kind, int strips, int rows = (strips > kDirectStrips ? kShortRows : kDirectRows)>
+LUNA_ISA_INLINE DirectFunction<typename Kind::Codes> direct_function(std::int64_t n_rows) {
   if constexpr (rows > 1) {
     if (n_rows < rows) {
-      return direct_function<Dots, Codes, strips, has_offset, rows - 1>(n_rows);
+      return direct_function<Kind, strips, rows - 1>(n_rows);
     }
   }
-  return direct_strips<Dots, Codes, rows, strips, has_offset>;
+  return direct_strips<Kind, rows, strips>;
 }
 
 /// All rows by `strips` strips, whose bytes stay in L1 from the first rows on.
-template <class Dots, class Codes, int strips, bool has_offset>
-LUNA_ISA_INLINE void direct_blocks(const Codes& codes, const LinearArgs& args, std::int64_t strip) {
+template <class Kind, int strips>
+LUNA_ISA_INLINE void direct_blocks(const typename Kind::Codes& codes,
+                                   const LinearArgs& args,
+                                   std::int64_t strip) {
   std::int64_t n_rows = 0;
   for (std::int64_t r = 0; r < args.n_rows; r += n_rows) {
     n_rows = next_tile_rows(args.n_rows - r, kDirectRows);
-    direct_function<Dots, Codes, strips, has_offset>(n_rows)(
-        codes, args, args.first_row + r, strip);
+    direct_function<Kind, strips>(n_rows)(codes, args, args.first_row + r, strip);
   }
 }
 
-template <class Dots, class Codes, bool has_offset>
-void linear_direct(const Codes& codes, const LinearArgs& args) {
+template <class Kind>
+void linear_direct(const typename Kind::Codes& codes, const LinearArgs& args) {
   const std::int64_t end = args.first_strip + args.n_strips;
   std::int64_t strip = args.first_strip;
-  if constexpr (kShortStrips > kDirectStrips && Dots::kWords == PairDots::kWords) {
+  if constexpr (kShortStrips > kDirectStrips && Kind::Dots::kWords == PairDots::kWords) {
     // Few rows of 8-bit codes wait for memory, and that likes fewer streams.
-    constexpr std::int64_t kRowsMin = Codes::kLines > 4 ? kShortRows : 2;
+    constexpr std::int64_t kRowsMin = Kind::Codes::kLines > 4 ? kShortRows : 2;
     if (args.n_rows >= kRowsMin && next_tile_rows(args.n_rows, kDirectRows) <= kShortRows) {
       for (; strip + kShortStrips <= end; strip += kShortStrips) {
-        direct_blocks<Dots, Codes, kShortStrips, has_offset>(codes, args, strip);
+        direct_blocks<Kind, kShortStrips>(codes, args, strip);
       }
     }
   }
   for (; strip + kDirectStrips <= end; strip += kDirectStrips) {
-    direct_blocks<Dots, Codes, kDirectStrips, has_offset>(codes, args, strip);
+    direct_blocks<Kind, kDirectStrips>(codes, args, strip);
   }
   for (; strip < end; ++strip) {
-    direct_blocks<Dots, Codes, 1, has_offset>(codes, args, strip);
+    direct_blocks<Kind, 1>(codes, args, strip);
   }
+}
+
+template <class Dots, class Codes, bool has_offset>
+LUNA_ISA_INLINE void linear_direct_of(const Codes& codes, const LinearArgs& args) {
+  if constexpr (kStraightBlocks) {
+    if (args.form->scale_group == 32) {
+      linear_direct<DirectKind<Dots, Codes, has_offset, true>>(codes, args);
+      return;
+    }
+  }
+  linear_direct<DirectKind<Dots, Codes, has_offset, false>>(codes, args);
 }
 
 template <class Dots, class Codes>
@@ -162,9 +238,9 @@ void linear_quantized(const Codes& codes, const LinearArgs& args) {
   if (args.n_rows > kDirectRowsMax<Dots> || form.form.super_block != 0) {
     linear_many_rows<Dots>(codes, args);
   } else if (has_offset_term(form)) {
-    linear_direct<Dots, Codes, true>(codes, args);
+    linear_direct_of<Dots, Codes, true>(codes, args);
   } else {
-    linear_direct<Dots, Codes, false>(codes, args);
+    linear_direct_of<Dots, Codes, false>(codes, args);
   }
 }
 
