@@ -1,6 +1,6 @@
 // What the CPU kernels reach on this machine, beside what the machine can do: one core, medians.
 //
-//   bench_kernels [portable|avx2|avx512|avx512_bf16|amx] [--json FILE]
+//   bench_kernels [portable|avx2|avx512|avx512_bf16|amx] [--only linear|attend|small] [--json FILE]
 //
 // A block is 16 columns by 32 inputs of a weight. Weights of the decode rows exceed the caches, as
 // a model's do; those of the prefill rows are one layer's.
@@ -276,10 +276,13 @@ void bench_small(const KernelSet& set, Report* report) {
 int run(int argc, char** argv) {
   const KernelSet* set = &select_kernels();
   const char* json = nullptr;
+  const char* only = nullptr;
   for (int i = 1; i < argc; ++i) {
     const char* why = nullptr;
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
     } else if ((set = find_kernels(argv[i], &why)) == nullptr) {
       std::fprintf(stderr, "bench_kernels: instruction set '%s': %s\n", argv[i], why);
       return 2;
@@ -290,9 +293,18 @@ int run(int argc, char** argv) {
   std::printf("set %s; value, share of the machine's peak, and whether the core was alone\n",
               set->name);
   const Peaks peaks = measure_peaks(&report);
-  bench_linear(*set, peaks, &report);
-  bench_attend(*set, peaks, &report);
-  bench_small(*set, &report);
+  const auto is_wanted = [&](const char* name) {
+    return only == nullptr || std::strcmp(only, name) == 0;
+  };
+  if (is_wanted("linear")) {
+    bench_linear(*set, peaks, &report);
+  }
+  if (is_wanted("attend")) {
+    bench_attend(*set, peaks, &report);
+  }
+  if (is_wanted("small")) {
+    bench_small(*set, &report);
+  }
   if (json != nullptr && !report.write(json, set->name)) {
     std::fprintf(stderr, "bench_kernels: %s: could not be written\n", json);
     return 1;

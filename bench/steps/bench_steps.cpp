@@ -1,10 +1,11 @@
 // Whole steps of a model on one device, without server, engine or sampler: what the kernels and the
 // backend's schedule give.
 //   bench_steps --model FILE [--backend cpu] [--numerics i12] [--kv bf16] [--threads 2]
-//               [--context 128] [--ms 500] [--plugins DIR] [--only "decode 8"]
-//               [--json FILE]
+//               [--context 128] [--shared 1] [--ms 500] [--plugins DIR]
+//               [--only "decode 8"] [--json FILE]
 // Prompts of 128, 512 and 2048 tokens in one step each, then one decoded token a sequence for 1, 8,
-// 32 and 64 sequences that hold `context` tokens. Medians.
+// 32 and 64 sequences that hold `context` tokens, the whole blocks of the first `shared` of them
+// the same for all. Medians.
 #include "tests/support/direct_model.hpp"
 #include "tests/support/program_options.hpp"
 
@@ -29,8 +30,10 @@ class StepTimer {
   static std::uint32_t blocks_of(std::uint32_t n_tokens) {
     return (n_tokens + kBlockTokens - 1) / kBlockTokens;
   }
-  StepTimer(const model::CompiledModel& compiled, std::uint32_t blocks_per_seq)
-      : compiled_(compiled), blocks_per_seq_(blocks_per_seq) {}
+  StepTimer(const model::CompiledModel& compiled,
+            std::uint32_t blocks_per_seq,
+            std::uint32_t n_shared_blocks)
+      : compiled_(compiled), blocks_per_seq_(blocks_per_seq), n_shared_blocks_(n_shared_blocks) {}
 
   /// Milliseconds of one step. What the KV holds does not matter to its time.
   Result<double> run(std::uint32_t n_seqs, std::uint32_t first, std::uint32_t n_new) {
@@ -44,7 +47,8 @@ class StepTimer {
     const std::uint32_t n_blocks = blocks_of(first + n_new);
     for (std::uint32_t s = 0; s < n_seqs; ++s)
       for (std::uint32_t i = 0; i < n_blocks; ++i)
-        tables[std::size_t{s} * blocks_per_seq_ + i] = s * n_blocks + i;
+        tables[std::size_t{s} * blocks_per_seq_ + i] =
+            (i < n_shared_blocks_ ? 0 : s * n_blocks) + i;
     for (std::uint32_t s = 0; s <= n_seqs; ++s)
       first_rows[s] = s * n_new;
     for (std::uint32_t s = 0; s < n_seqs; ++s)
@@ -109,6 +113,7 @@ class StepTimer {
  private:
   const model::CompiledModel& compiled_;
   const std::uint32_t blocks_per_seq_;
+  const std::uint32_t n_shared_blocks_;  // of every sequence's first
   std::atomic<bool> is_done_{false};
   luna_status status_ = LUNA_OK;
 };
@@ -123,7 +128,9 @@ Result<std::vector<Row>> measure(const model::CompiledModel& compiled,
                                  const ProgramOptions& options) {
   LUNA_TRY(const std::uint32_t ms_min, options.number("--ms"));
   LUNA_TRY(const std::uint32_t context, options.number("--context"));
-  StepTimer timer(compiled, StepTimer::blocks_of(compiled.limits.n_positions_max));
+  LUNA_TRY(const std::uint32_t shared, options.number("--shared"));
+  StepTimer timer(
+      compiled, StepTimer::blocks_of(compiled.limits.n_positions_max), shared / kBlockTokens);
   const std::string& only = options.text("--only");
   std::vector<Row> rows;
   const auto add =
@@ -149,6 +156,7 @@ Result<void> run(std::span<char*> arguments) {
                                  {"--kv", "bf16"},
                                  {"--threads", "2"},
                                  {"--context", "128"},
+                                 {"--shared", "1"},
                                  {"--ms", "500"},
                                  {"--plugins", LUNA_PLUGIN_DIR},
                                  {"--only", ""},

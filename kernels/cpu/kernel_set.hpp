@@ -177,6 +177,17 @@ struct AttendArgs {
 };
 std::size_t attend_scratch_bytes(int head_dim);
 
+/// attend_together: attention of sequences whose KV begins in the same blocks, which are read once
+/// for all of them; each row gets the bits that attend() gives it. Shape, KV head, heads of a KV
+/// head and scratch are the same for all.
+struct AttendTogetherArgs {
+  const AttendArgs* sequences = nullptr;  // [n_sequences]; their `next` is not used
+  int n_sequences = 0;                    // rows times heads of all: 1..kAttendTogetherQueries
+  std::int64_t shared_positions = 0;  // a multiple of 32: each table has the same blocks up to here
+  const AttendArgs* next = nullptr;   // as in AttendArgs
+};
+inline constexpr int kAttendTogetherQueries = 12;
+
 /// observe: mass of each position of [first, last) += exp(score - log-sum-exp) of every row and
 /// head that sees it, rows and then heads ascending. Threads share it by KV heads and positions.
 struct ObserveArgs {
@@ -304,6 +315,7 @@ struct KernelSet {
 
   void (*kv_write)(const KvWriteArgs& args);
   void (*attend)(const AttendArgs& args);
+  void (*attend_together)(const AttendTogetherArgs& args);
   void (*attend_partial)(const AttendPartialArgs& args);
   void (*merge_partials)(const MergeArgs& args);
   void (*observe)(const ObserveArgs& args);

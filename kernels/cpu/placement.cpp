@@ -100,11 +100,12 @@ std::size_t linear_scratch_bytes(const PackedForm& form) {
 }
 
 std::size_t attend_scratch_bytes(int head_dim) {
-  // shared/attend.inl, place_attend_memory(), for 12 queries; BF16 values take half of it.
+  // shared/attend_panel.inl, place_attend_memory(); BF16 values take half of it.
   const auto dim = static_cast<std::size_t>(head_dim);
-  const std::size_t floats = 12 * (kQueryTerms * dim + kPartitionTokens +
-                                   kProbabilityTerms * kPartitionTokens + 33 * (dim + 16)) +
-                             16 * dim;
+  const std::size_t floats =
+      kAttendTogetherQueries * (kQueryTerms * dim + kPartitionTokens +
+                                kProbabilityTerms * kPartitionTokens + 33 * (dim + 16)) +
+      16 * dim;
   return floats * sizeof(float);
 }
 

@@ -1,9 +1,10 @@
 // How the attention of a step is cut over threads.
 //
-// The work stands in one order: sequences, their KV heads, runs of rows, partitions of KV. It is
-// cut into shares of equal cost, one a thread, so a long sequence alone occupies all of them. Where
-// a cut falls within a unit, each side leaves states of its partitions, and merging joins them by
-// the canonical tree: the bits do not depend on where the cuts fall.
+// The work stands in one order: groups of sequences (attend_order.hpp), KV heads, sequences, runs
+// of rows, partitions of KV. It is cut into shares of equal cost, one a thread, so a long sequence
+// alone occupies all of them. Where a cut falls within a unit, each side leaves states of its
+// partitions, and merging joins them by the canonical tree: the bits do not depend on where the
+// cuts fall.
 #pragma once
 
 #include "kernels/cpu/arithmetic.hpp"
@@ -45,9 +46,20 @@ struct AttendUnit {
            (n_positions + kPartitionCost * (partition - partitions().first));
   }
   [[nodiscard]] std::uint64_t cost() const { return cost_below(partitions().last); }
+  /// That of the slots seen below `end`, without what partitions cost beside them.
+  [[nodiscard]] std::uint64_t cost_of_slots(std::uint32_t end) const {
+    const std::uint32_t last = std::min(end, last_seen());
+    return last <= first_seen() ? 0 : std::uint64_t{n_rows} * (last - first_seen());
+  }
 
  private:
   static constexpr std::uint32_t kPartitionCost = 16;  // splitting Q, two reductions, a join
+};
+
+/// Where a piece of the work stands in its order.
+struct AttendCost {
+  std::uint64_t before = 0;  // of the pieces before it
+  std::uint64_t own = 0;
 };
 
 /// The cuts of one op's attention. A value, the same on every thread.
@@ -74,6 +86,15 @@ class AttendShares {
     }
     part.first = std::min(part.first, part.last);
     return part;
+  }
+
+  /// Who does a piece that is not cut: the thread whose share its middle lies in.
+  [[nodiscard]] std::uint32_t owner_of(const AttendCost& cost) const {
+    const std::uint64_t middle = cost.before + cost.own / 2;
+    std::uint32_t thread = 0;
+    while (total_ * (thread + 1) / n_threads_ <= middle)
+      ++thread;
+    return thread;
   }
 
  private:

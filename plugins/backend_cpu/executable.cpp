@@ -140,6 +140,7 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const luna_program& prog
   made->make_rope_tables(&input);
   LUNA_TRY(made->schedules_, compile_schedules(input));
   LUNA_TRY(made->allocate(bytes));
+  made->attend_rules_ = made->attend_rules();
   return std::unique_ptr<Executable>(std::move(made));
 }
 
@@ -216,6 +217,7 @@ Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
     c.shared = arena_.data();
     c.private_memory = arena_.data() + shared_bytes_;
     c.private_stride = private_stride_;
+    c.attend_order.reserve(abi_.n_seqs_max);
     c.kv.shape = kv_shape_of(abi_.kv);
     c.kv.block_bytes = kv_block_bytes_of(abi_.kv);
   }
@@ -266,14 +268,28 @@ Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) co
   return check_step(bounds, step);
 }
 
-/// Few rows with KV of uneven length, or fewer heads than threads: attention is cut within heads if
-/// that frees the busiest thread of more than two barriers cost.
-const Schedule* CpuExecutable::schedule_for(const luna_step& step) const {
+/// Rows of a task: as many as the kernel takes queries, by the op with most heads a KV head.
+AttendOrderRules CpuExecutable::attend_rules() const {
+  AttendOrderRules rules{abi_.kv.block_tokens, 0, abi_.kv.n_kv_heads, services_.team->n_threads()};
+  std::uint32_t n_heads = 0;
+  for (std::uint32_t i = 0; i < abi_.n_ops; ++i)
+    if (abi_.ops[i].op == LUNA_OP_ATTEND)
+      n_heads = std::max(n_heads, OpReader(abi_, abi_.ops[i]).attr(LUNA_ATTEND_N_HEADS));
+  if (n_heads != 0)
+    rules.rows_max = kernels::kAttendTogetherQueries / std::max(1U, n_heads / abi_.kv.n_kv_heads);
+  return rules;
+}
+
+/// Few rows with KV of uneven length, or of sequences that are attended to together, or fewer heads
+/// than threads: attention is cut within heads if that frees the busiest thread of more than two
+/// barriers cost.
+const Schedule* CpuExecutable::schedule_for(const luna_step& step, const AttendOrder& order) const {
   for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
     const luna_seq_prune prune = prune_of(step, seq);
     if (prune.n_observed != 0 || prune.n_keep != 0) return &schedules_.observing;
   }
   if (step.n_rows > kNarrowRows) return &schedules_.wide;
+  if (order.has_shared()) return &schedules_.narrow_long;
   const std::uint64_t n_threads = services_.team->n_threads();
   const std::uint64_t n_heads = abi_.kv.n_kv_heads;
   const std::uint64_t n_units = step.n_seqs * n_heads;
@@ -299,7 +315,8 @@ Result<void> CpuExecutable::submit(const luna_step& step) {
   StepContext& context = pending.context;
   LUNA_TRY(bind(step, &context));
   context.step = step;
-  context.schedule = schedule_for(step);
+  context.attend_order.find(step, attend_rules_);
+  context.schedule = schedule_for(step, context.attend_order);
   context.status.store(LUNA_OK, std::memory_order_relaxed);
   context.wait_ns = 0;
   n_pending_.fetch_add(1, std::memory_order_acq_rel);

@@ -63,7 +63,8 @@ class CpuExecutable final : public Executable {
   void make_rope_tables(CompileInput* input);
   Result<void> allocate(std::uint64_t bytes);
   Result<void> bind(const luna_step& step, StepContext* context) const;
-  [[nodiscard]] const Schedule* schedule_for(const luna_step& step) const;
+  [[nodiscard]] AttendOrderRules attend_rules() const;
+  [[nodiscard]] const Schedule* schedule_for(const luna_step& step, const AttendOrder& order) const;
   static void finish(void* context);
 
   struct Pending {
@@ -75,6 +76,7 @@ class CpuExecutable final : public Executable {
   Program program_;
   luna_program abi_{};  // of program_
   StepBounds bounds_;
+  AttendOrderRules attend_rules_;
   std::vector<std::unique_ptr<RopeTable>> ropes_;
   Schedules schedules_;
   Reservation reservation_;

@@ -1,6 +1,7 @@
 // Walking a compiled program: what one thread of the team does in a step.
 #pragma once
 
+#include "attend_order.hpp"
 #include "schedule.hpp"
 #include "thread_team.hpp"
 
@@ -22,6 +23,7 @@ struct KvPool {
 struct StepContext {
   luna_step step{};
   const Schedule* schedule = nullptr;
+  AttendOrder attend_order;
   ThreadTeam* team = nullptr;
   const kernels::KernelSet* kernels = nullptr;
   Host host{nullptr};

@@ -6,8 +6,6 @@
 #include "attend_share.hpp"
 #include "head_view.hpp"
 
-#include <optional>
-
 namespace luna::cpu {
 namespace {
 
@@ -25,7 +23,7 @@ class HeadOps : public HeadView {
       case Action::merge_parts:
         return run_merge_parts(op);
       default:
-        return by_heads ? for_own_heads(&HeadOps::attend_head, op) : run_attend_parts(op);
+        return by_heads ? run_attend_heads(op) : run_attend_parts(op);
     }
   }
 
@@ -90,28 +88,89 @@ class HeadOps : public HeadView {
       k_.kv_write({kv, slot_of(seq, row), floats(op.in[0], row) + at, floats(op.in[1], row) + at});
   }
 
-  void attend_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
-    for_runs(
-        seq, kNarrowRows, [&](const RowRun& run) { k_.attend(attend_args(op, run, kv_head)); });
+  /// One call of a kernel, which waits for what comes after it.
+  struct Call {
+    std::uint32_t n_seqs = 0;  // 0: none
+    std::uint32_t shared_slots = 0;
+    PartitionRange part;  // empty: all
+    float* states = nullptr;
+    kernels::AttendArgs args[kernels::kAttendTogetherQueries];
+  };
+  void make(Call* call, const kernels::AttendArgs* next) const {
+    call->args[0].next = next;
+    if (call->n_seqs > 1)
+      k_.attend_together({call->args, static_cast<int>(call->n_seqs), call->shared_slots, next});
+    else if (!call->part.is_empty())
+      k_.attend_partial(
+          {call->args[0], call->part.first, call->part.last - call->part.first, call->states});
+    else if (call->n_seqs == 1)
+      k_.attend(call->args[0]);
+    call->n_seqs = 0;
+  }
+  void run_attend_heads(const CompiledOp& op) const {
+    Call call;
+    const Range units = share(c_.step.n_seqs * n_kv_heads());
+    for (std::uint32_t unit = units.first; unit < units.last; ++unit)
+      for_runs(unit / n_kv_heads(), kNarrowRows, [&](const RowRun& run) {
+        const kernels::AttendArgs args = attend_args(op, run, unit % n_kv_heads());
+        make(&call, &args);
+        call.n_seqs = 1;
+        call.args[0] = args;
+      });
+    make(&call, nullptr);
   }
 
-  /// Calls body(run, kv_head, unit) in the order in which attention is cut.
+  /// A piece of attention: the rows of a run for one KV head; or, of the sequences of a task that
+  /// is not alone, all rows.
+  struct Piece {
+    const AttendTask* task;
+    std::uint32_t kv_head;
+    RowRun run;       // alone
+    AttendUnit unit;  // alone
+    AttendCost cost;
+  };
+  /// The rows of a sequence that a task may take with others: they are one run.
+  [[nodiscard]] RowRun whole_run(std::uint32_t seq) const {
+    RowRun whole;
+    for_runs(seq, c_.step.n_rows, [&](const RowRun& run) { whole = run; });
+    return whole;
+  }
+  [[nodiscard]] std::uint64_t cost_together(const CompiledOp& op, const AttendTask& task) const {
+    std::uint64_t cost = 0;
+    for (std::uint32_t i = 0; i < task.n_seqs; ++i) {
+      const RowRun run = whole_run(c_.attend_order.seq(task.first + i));
+      const AttendUnit unit{run.first_slot, run.n_rows, op.window, 0};
+      cost += unit.cost() - (i == 0 ? 0 : unit.cost_of_slots(task.shared_slots) / 2);
+    }
+    return cost;
+  }
+  /// Calls body(piece) in the order in which attention is cut: group after group of sequences that
+  /// begin alike, head after head of it, so that its KV stays in the cache.
   template <typename Body>
-  void for_units(const CompiledOp& op, Body&& body) const {
+  void for_pieces(const CompiledOp& op, Body&& body) const {
     std::uint64_t before = 0;
-    for (std::uint32_t seq = 0; seq < c_.step.n_seqs; ++seq)
+    std::uint32_t first = 0;
+    for (const std::uint32_t end : c_.attend_order.group_ends()) {
       for (std::uint32_t head = 0; head < n_kv_heads(); ++head)
-        for_runs(seq, kAttendTaskRows, [&](const RowRun& run) {
-          const AttendUnit unit{run.first_slot, run.n_rows, op.window, before};
-          before += unit.cost();
-          body(run, head, unit);
-        });
+        for (const AttendTask& task : c_.attend_order.tasks().subspan(first, end - first)) {
+          if (!task.is_alone()) {
+            const AttendCost cost{before, cost_together(op, task)};
+            body(Piece{&task, head, {}, {}, cost});
+            before += cost.own;
+            continue;
+          }
+          for_runs(c_.attend_order.seq(task.first), kAttendTaskRows, [&](const RowRun& run) {
+            const AttendUnit unit{run.first_slot, run.n_rows, op.window, before};
+            body(Piece{&task, head, run, unit, {before, unit.cost()}});
+            before += unit.cost();
+          });
+        }
+      first = end;
+    }
   }
   [[nodiscard]] AttendShares attend_shares(const CompiledOp& op) const {
     std::uint64_t total = 0;
-    for_units(op, [&](const RowRun&, std::uint32_t, const AttendUnit& unit) {
-      total = unit.before + unit.cost();
-    });
+    for_pieces(op, [&](const Piece& piece) { total = piece.cost.before + piece.cost.own; });
     return {total, n_threads_};
   }
   /// Where a thread leaves the states of a part: at most one unit began on a thread before it, and
@@ -124,40 +183,42 @@ class HeadOps : public HeadView {
   }
   void run_attend_parts(const CompiledOp& op) const {
     const AttendShares shares = attend_shares(op);
-    std::optional<kernels::AttendArgs> whole;  // waits for what comes after it
-    const auto attend_whole = [&](const kernels::AttendArgs* next) {
-      if (!whole) return;
-      whole->next = next;
-      k_.attend(*whole);
-      whole.reset();
-    };
-    for_units(op, [&](const RowRun& run, std::uint32_t head, const AttendUnit& unit) {
-      const PartitionRange all = unit.partitions();
-      const PartitionRange part = shares.part_of(unit, thread_);
-      if (part.is_empty()) return;
-      const kernels::AttendArgs args = attend_args(op, run, head);
-      attend_whole(&args);
-      if (part == all) {
-        whole = args;
+    Call call;
+    for_pieces(op, [&](const Piece& piece) {
+      const AttendTask& task = *piece.task;
+      PartitionRange all;
+      PartitionRange part;
+      if (task.is_alone()) {
+        all = piece.unit.partitions();
+        part = shares.part_of(piece.unit, thread_);
+        if (part.is_empty()) return;
+      } else if (shares.owner_of(piece.cost) != thread_) {
         return;
       }
-      k_.attend_partial(
-          {args, part.first, part.last - part.first, part_states(thread_, part, all)});
+      const RowRun run = task.is_alone() ? piece.run : whole_run(c_.attend_order.seq(task.first));
+      const kernels::AttendArgs args = attend_args(op, run, piece.kv_head);
+      make(&call, &args);
+      call.n_seqs = task.n_seqs;
+      call.shared_slots = task.shared_slots;
+      call.part = part == all ? PartitionRange{} : part;
+      call.states = part_states(thread_, part, all);
+      call.args[0] = args;
+      for (std::uint32_t i = 1; i < task.n_seqs; ++i)
+        call.args[i] =
+            attend_args(op, whole_run(c_.attend_order.seq(task.first + i)), piece.kv_head);
     });
-    attend_whole(nullptr);
+    make(&call, nullptr);
   }
   void run_merge_parts(const CompiledOp& op) const {
     const AttendShares shares = attend_shares(op);
-    for_units(op, [&](const RowRun& run, std::uint32_t head, const AttendUnit& unit) {
-      merge_unit(op, shares, run, head, unit);
+    for_pieces(op, [&](const Piece& piece) {
+      if (piece.task->is_alone()) merge_unit(op, shares, piece);
     });
   }
   /// Joins what the threads left of a unit; each takes its share of the queries.
-  void merge_unit(const CompiledOp& op,
-                  const AttendShares& shares,
-                  const RowRun& run,
-                  std::uint32_t kv_head,
-                  const AttendUnit& unit) const {
+  void merge_unit(const CompiledOp& op, const AttendShares& shares, const Piece& piece) const {
+    const RowRun& run = piece.run;
+    const AttendUnit& unit = piece.unit;
     const PartitionRange all = unit.partitions();
     if (all.last - all.first < 2) return;
     const std::uint32_t n_queries = run.n_rows * group_heads(op);
@@ -177,7 +238,7 @@ class HeadOps : public HeadView {
         states[n] = part_states(thread, part, all) +
                     (static_cast<std::size_t>(n - first) * n_queries + own.first) * state_floats;
     }
-    const kernels::AttendArgs args = attend_args(op, run, kv_head);
+    const kernels::AttendArgs args = attend_args(op, run, piece.kv_head);
     for (std::uint32_t query = own.first; query < own.last; ++query) {
       float* out = args.out + query / group_heads(op) * static_cast<std::size_t>(args.out_stride) +
                    query % group_heads(op) * head_dim();

@@ -9,6 +9,7 @@
 #include "kernels/cpu/shared/linear_direct.inl"
 #include "kernels/cpu/shared/linear_dense.inl"
 #include "kernels/cpu/shared/kv.inl"
+#include "kernels/cpu/shared/attend_panel.inl"
 #include "kernels/cpu/shared/attend.inl"
 #include "kernels/cpu/shared/merge.inl"
 #include "kernels/cpu/shared/observe.inl"
@@ -24,6 +25,7 @@ constexpr KernelSet make_set(Isa isa, const char* name) {
   set.unpack_row = unpack_row;
   set.kv_write = kv_write;
   set.attend = attend;
+  set.attend_together = attend_together;
   set.attend_partial = attend_partial;
   set.merge_partials = merge_partials;
   set.observe = observe;

@@ -65,27 +65,27 @@ struct TreeStack {
   }
 };
 
+/// Pushes the states of partitions [first_partition, last_partition), one after the other.
 template <KvType type>
 void attend_partitions(const QueryPanel& panel,
                        const AttendMemory& memory,
-                       std::int64_t first_partition,
-                       std::int64_t last_partition,
-                       TreeStack& stack) {
-  split_queries(panel, memory);
-  for (std::int64_t p = first_partition; p < last_partition; ++p) {
-    attend_partition<type>(panel, memory, p, stack.top());
-    stack.push({0, static_cast<std::int32_t>(p)});
+                       PartitionRange partitions,
+                       TreeStack* stack,
+                       ReadAhead* ahead) {
+  for (std::int64_t p = partitions.first; p < partitions.last; ++p) {
+    attend_partition<type>(panel, memory, p, stack->top(), ahead);
+    stack->push({0, static_cast<std::int32_t>(p)});
   }
 }
 LUNA_ISA_INLINE void attend_partitions(const QueryPanel& panel,
                                        const AttendMemory& memory,
-                                       std::int64_t first_partition,
-                                       std::int64_t last_partition,
-                                       TreeStack& stack) {
-  if (panel.args->kv.shape.type == KvType::bf16) {
-    attend_partitions<KvType::bf16>(panel, memory, first_partition, last_partition, stack);
+                                       PartitionRange partitions,
+                                       TreeStack* stack,
+                                       ReadAhead* ahead) {
+  if (panel.tiles[0].args->kv.shape.type == KvType::bf16) {
+    attend_partitions<KvType::bf16>(panel, memory, partitions, stack, ahead);
   } else {
-    attend_partitions<KvType::int8>(panel, memory, first_partition, last_partition, stack);
+    attend_partitions<KvType::int8>(panel, memory, partitions, stack, ahead);
   }
 }
 
@@ -107,26 +107,51 @@ LUNA_ISA_INLINE void finish_state(const float* state,
   }
 }
 
-void attend(const AttendArgs& args) {
-  const int head_dim = args.kv.shape.head_dim;
-  const AttendMemory memory = place_attend_memory(head_dim, args.scratch);
-  for (std::int64_t i = 0; i < args.n_rows * args.group_heads; i += kPanelQueries) {
-    const QueryPanel panel = make_panel(args, i);
-    const PositionRange seen = panel.seen_by_any();
-    const std::int64_t first = seen.first / kPartitionTokens;
-    const std::int64_t last = (seen.last - 1) / kPartitionTokens + 1;
-    TreeStack stack = make_stack(memory, head_dim, panel.count);
-    attend_partitions(panel, memory, first, last, stack);
-    const float* states = stack.finish();
-    for (int q = 0; q < panel.count; ++q) {
-      float* lse = args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + i + q;
-      finish_state(states + q * state_floats(head_dim),
+/// Attention of a panel; the KV comes from memory unless the cache holds it.
+void attend_panel(const QueryPanel& panel,
+                  const AttendMemory& memory,
+                  bool is_cached,
+                  const AttendArgs* next) {
+  const int head_dim = panel.tiles[0].args->kv.shape.head_dim;
+  const PositionRange seen = panel.seen_by_any();
+  const PartitionRange partitions{seen.first / kPartitionTokens,
+                                  (seen.last - 1) / kPartitionTokens + 1};
+  ReadAhead ahead(is_cached ? nullptr : &panel, partitions, next);
+  TreeStack stack = make_stack(memory, head_dim, panel.count);
+  split_queries(panel, memory);
+  attend_partitions(panel, memory, partitions, &stack, &ahead);
+  const float* states = stack.finish();
+  for (int t = 0; t < panel.n_tiles; ++t) {
+    const QueryTile& tile = panel.tiles[t];
+    const AttendArgs& args = *tile.args;
+    for (int q = 0; q < tile.count; ++q) {
+      finish_state(states + (tile.at + q) * state_floats(head_dim),
                    head_dim,
-                   args.out + (i + q) / args.group_heads * args.out_stride +
-                       (i + q) % args.group_heads * head_dim,
-                   lse);
+                   args.out + tile.row(q) * args.out_stride + tile.head(q) * head_dim,
+                   args.log_sum_exp == nullptr ? nullptr : args.log_sum_exp + tile.first + q);
     }
   }
+}
+
+void attend(const AttendArgs& args) {
+  const AttendMemory memory = place_attend_memory(args.kv.shape.head_dim, args.scratch);
+  const std::int64_t n_queries = args.n_rows * args.group_heads;
+  for (std::int64_t i = 0; i < n_queries; i += kPanelQueries) {
+    const QueryPanel panel = make_panel(args, i);
+    attend_panel(panel, memory, i != 0, panel.count == n_queries ? args.next : nullptr);
+  }
+}
+
+void attend_together(const AttendTogetherArgs& args) {
+  const AttendArgs& first = args.sequences[0];
+  QueryPanel panel;
+  for (int s = 0; s < args.n_sequences; ++s) {
+    const AttendArgs& sequence = args.sequences[s];
+    add_sequence(&panel, sequence, 0, static_cast<int>(sequence.n_rows * sequence.group_heads));
+  }
+  panel.shared_positions = args.shared_positions;
+  attend_panel(
+      panel, place_attend_memory(first.kv.shape.head_dim, first.scratch), false, args.next);
 }
 
 void attend_partial(const AttendPartialArgs& args) {
@@ -137,12 +162,16 @@ void attend_partial(const AttendPartialArgs& args) {
   TreeNode nodes[kTreeNodesMax];
   const int n_nodes = cover_partitions(args.first_partition, args.n_partitions, nodes);
   for (std::int64_t i = 0; i < n_queries; i += kPanelQueries) {
-    QueryPanel panel = make_panel(args.attend, i);
-    panel.fetch_end = (args.first_partition + args.n_partitions) * kPartitionTokens;
+    const QueryPanel panel = make_panel(args.attend, i);
+    ReadAhead ahead(i != 0 ? nullptr : &panel,
+                    {args.first_partition, args.first_partition + args.n_partitions},
+                    panel.count == n_queries ? args.attend.next : nullptr);
+    split_queries(panel, memory);
     for (int n = 0; n < n_nodes; ++n) {
       const std::int64_t first = std::int64_t{nodes[n].index} << nodes[n].level;
       TreeStack stack = make_stack(memory, head_dim, panel.count);
-      attend_partitions(panel, memory, first, first + (std::int64_t{1} << nodes[n].level), stack);
+      attend_partitions(
+          panel, memory, {first, first + (std::int64_t{1} << nodes[n].level)}, &stack, &ahead);
       std::memcpy(args.states + static_cast<std::size_t>(n * n_queries + i) * state,
                   stack.finish(),
                   sizeof(float) * state * static_cast<std::size_t>(panel.count));

@@ -6,7 +6,7 @@ void observe_tile(const ObserveArgs& args, const QueryTile& tile, const AttendMe
   const std::int64_t start = args.first / kPartitionTokens * kPartitionTokens;
   for (std::int64_t at = args.first; at < args.last; at += kChainStep) {
     const KvHeadParts head = kv_parts_at<type>(args.attend.kv, args.attend.kv_head, at);
-    score_step<queries, type>(tile, memory, {at, head, nullptr});
+    score_step<queries, type>(tile, memory, {at, head, nullptr, nullptr});
     for (std::int64_t i = at; i < at + kChainStep; i += 16) {
       float* masses = kv_masses_at(args.attend.kv, args.attend.kv_head, i);
       F mass = load(masses);
@@ -28,9 +28,12 @@ void observe_rows(const ObserveArgs& args) {
   for (std::int64_t i = 0; i < rows.n_rows * rows.group_heads; i += kPanelQueries) {
     const QueryPanel panel = make_panel(rows, i);
     split_queries(panel, memory);
-    for_tiles(panel, memory, [&](const QueryTile& tile, auto queries, const AttendMemory& own) {
-      observe_tile<queries, type>(args, tile, own);
-    });
+    for_tiles(panel,
+              {0, panel.n_tiles, {}},
+              memory,
+              [&](const QueryTile& tile, auto queries, const AttendMemory& own) {
+                observe_tile<queries, type>(args, tile, own);
+              });
   }
 }
 void observe(const ObserveArgs& args) {
