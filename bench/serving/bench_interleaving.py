@@ -9,60 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-CONFIG = """[server]
-host = "127.0.0.1"
-port = 0
-
-[[device]]
-name = "cpu0"
-backend = "cpu"
-memory = "{memory}"
-threads = {threads}
-
-[[model]]
-name = "main"
-path = "{model}"
-devices = ["cpu0"]
-sequences_max = 64
-
-[[stage]]
-role = "generate"
-model = "main"
-
-[scheduler]
-policy = "static"
-
-[scheduler.static]
-target_itl_ms = {target}
-"""
-READY = re.compile(rb"ready on http://127\.0\.0\.1:(\d+)")
-
-
-def start_server(options: argparse.Namespace, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    config = folder / "luna.toml"
-    config.write_text(
-        CONFIG.format(
-            model=options.model.resolve(), target=options.target_itl_ms, threads=options.threads, memory=options.memory
-        )
-    )
-    with open(folder / "server.log", "wb") as log:
-        server = subprocess.Popen(
-            [options.luna, "serve", "--config", config], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
-        )
-    assert server.stdout is not None
-    for line in server.stdout:
-        if found := READY.search(line):
-            return server, int(found[1])
-    raise SystemExit(f"the server did not become ready:\n{(folder / 'server.log').read_text()[-2000:]}")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from luna_server import LunaServer, config_text  # noqa: E402
 
 
 class Stream:
@@ -141,7 +95,7 @@ async def run(options: argparse.Namespace, port: int) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--luna", required=True)
+    parser.add_argument("--luna", required=True, type=Path)
     parser.add_argument("--model", required=True, type=Path)
     parser.add_argument("--target-itl-ms", type=int, default=100)
     parser.add_argument("--streams", type=int, default=16)
@@ -149,18 +103,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory", default="1 GiB")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--speculation", choices=("off", "ngram"), default="off")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    speculation = f'[speculation]\nmethod = "{options.speculation}"'
     with tempfile.TemporaryDirectory() as folder:
-        server, port = start_server(options, Path(folder))
+        config = Path(folder) / "luna.toml"
+        text = config_text(
+            options.model.resolve(),
+            model_keys=f"sequences_max = 64\n{speculation}",
+            policy_keys=f"target_itl_ms = {options.target_itl_ms}",
+            n_threads=options.threads,
+            memory=options.memory,
+        )
+        config.write_text(text, encoding="utf-8")
+        server = LunaServer(options.luna, config)
         try:
-            rounds = asyncio.run(run(options, port))
+            rounds = asyncio.run(run(options, server.port))
         finally:
-            server.send_signal(signal.SIGINT)
-            try:
-                server.wait(15)
-            except subprocess.TimeoutExpired:
-                server.kill()
+            server.stop()
     worst = max(r["gap_ms_max"] for r in rounds)
     median = statistics.median(r["gap_ms_median"] for r in rounds)
     target = options.target_itl_ms

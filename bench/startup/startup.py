@@ -23,41 +23,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from luna_server import LunaServer, config_text  # noqa: E402
 
 READY_LIMIT_S = 120.0
 POLL_S = 0.002
 LONG_PROMPT = "word " * 1000
-
-CONFIG = """[server]
-host = "127.0.0.1"
-port = 0
-
-[[device]]
-name = "a0"
-backend = "cpu"
-memory = "4 GiB"
-threads = {threads}
-
-[[model]]
-name = "main"
-path = "{model}"
-devices = ["a0"]
-kv_cache = "{kv}"
-kv_tokens_max = {kv_tokens}
-
-[[stage]]
-role = "generate"
-model = "main"
-
-[scheduler]
-policy = "static"
-
-[log]
-level = "warn"
-"""
 
 
 def free_port() -> int:
@@ -98,42 +72,41 @@ def is_up(port: int, path: str) -> bool:
         return False
 
 
-def measure(command: list[str], port: int | None) -> dict[str, float]:
-    """One start. port: where to ask for readiness; None: the server prints where it is."""
+def figures(port: int, pid: int, start: float) -> dict[str, float]:
+    """Of a server that began at `start` and has just become ready."""
+    ready_s = time.monotonic() - start
+    token_s = first_token_s(port, "Once upon a time", start)
+    first_token_s(port, LONG_PROMPT, start)
+    return {"ready_s": ready_s, "token_s": token_s, "peak_bytes": peak_bytes(pid)}
+
+
+def measure_luna(args: argparse.Namespace, folder: Path) -> dict[str, float]:
+    config = folder / "luna.toml"
+    keys = f'kv_cache = "{args.kv}"\nkv_tokens_max = {args.kv_tokens}'
+    text = config_text(args.model, model_keys=keys, n_threads=args.threads, memory="4 GiB")
+    config.write_text(text, encoding="utf-8")
     start = time.monotonic()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-    )
+    server = LunaServer(args.luna, config)
     try:
-        if port is None:
-            line = process.stdout.readline()
-            found = re.search(r"ready on http://[^\s:]+:(\d+)", line)
-            if not found:
-                raise RuntimeError(f"no readiness line but {line!r}")
-            port = int(found[1])
-        else:
-            threading.Thread(target=process.stdout.read, daemon=True).start()
-            while not is_up(port, "/health"):
-                if process.poll() is not None or time.monotonic() - start > READY_LIMIT_S:
-                    raise RuntimeError(f"it does not become ready: {command}")
-                time.sleep(POLL_S)
-        ready_s = time.monotonic() - start
-        token_s = first_token_s(port, "Once upon a time", start)
-        first_token_s(port, LONG_PROMPT, start)
-        return {"ready_s": ready_s, "token_s": token_s, "peak_bytes": peak_bytes(process.pid)}
+        return figures(server.port, server.process.pid, start)
+    finally:
+        server.stop()
+
+
+def measure_llama(args: argparse.Namespace) -> dict[str, float]:
+    port = free_port()
+    command = llama_command(args, port)
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not is_up(port, "/health"):
+            if process.poll() is not None or time.monotonic() - start > READY_LIMIT_S:
+                raise RuntimeError(f"it does not become ready: {command}")
+            time.sleep(POLL_S)
+        return figures(port, process.pid, start)
     finally:
         process.terminate()
         process.wait()
-
-
-def luna_command(args: argparse.Namespace, folder: Path) -> list[str]:
-    config = folder / "luna.toml"
-    config.write_text(
-        CONFIG.format(
-            threads=args.threads, model=args.model, kv=args.kv, kv_tokens=args.kv_tokens
-        )
-    )
-    return [str(args.luna), "serve", "--config", str(config)]
 
 
 def llama_command(args: argparse.Namespace, port: int) -> list[str]:
@@ -163,10 +136,9 @@ def main() -> None:
         runs["llama-server"] = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
-            runs["luna"].append(measure(luna_command(args, Path(folder)), None))
+            runs["luna"].append(measure_luna(args, Path(folder)))
             if args.llama_server:
-                port = free_port()
-                runs["llama-server"].append(measure(llama_command(args, port), port))
+                runs["llama-server"].append(measure_llama(args))
     rows = {}
     for name, samples in runs.items():
         row = {key: statistics.median(s[key] for s in samples) for key in samples[0]}

@@ -81,7 +81,7 @@ class Reproducer {
           prompt.begin(),
           prompt.begin() + static_cast<std::ptrdiff_t>((std::size_t{k} * 7 + 1) % prompt.size()),
           prompt.end());
-      prompt.resize(std::min(prompt.size(), 1 + k * 13 % kOtherPromptTokensMax));
+      prompt.resize(std::min(prompt.size(), 1 + std::size_t{k} * 13 % kOtherPromptTokensMax));
       request.sampling.temperature = 1.0F;
       request.sampling.seed = k;
       request.stop.ignore_eos = true;

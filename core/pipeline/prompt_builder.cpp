@@ -103,9 +103,13 @@ Result<void> check_token_ids(const Request& request, const PipelineModel& model)
   return check_ids("allowed_tokens", request.sampling.allowed_tokens, model);
 }
 
-std::string token_of(const PipelineModel& model, TokenId id) {
-  return "token " + std::to_string(id) + " ('" + std::string(model.tokenizer->bytes(id)) +
-         "') of model " + model.name;
+Error same_first_token(const PipelineModel& model,
+                       TokenId id,
+                       const std::string& one,
+                       const std::string& other) {
+  return bad("'" + one + "' and '" + other + "' begin with the same token " + std::to_string(id) +
+             " ('" + std::string(model.tokenizer->bytes(id)) + "') of model " + model.name +
+             ", which is to choose between them");
 }
 
 Result<std::vector<std::pair<TokenId, std::string>>> first_tokens(
@@ -115,10 +119,7 @@ Result<std::vector<std::pair<TokenId, std::string>>> first_tokens(
     LUNA_TRY(const auto ids, model.tokenizer->encode(text, text::SpecialTokens::plain));
     if (ids.empty()) return bad("the text '" + text + "' has no tokens in model " + model.name);
     for (const auto& [id, other] : firsts) {
-      if (id == ids.front()) {
-        return bad("'" + other + "' and '" + text + "' begin with the same " + token_of(model, id) +
-                   ", which is to choose between them");
-      }
+      if (id == ids.front()) return same_first_token(model, id, other, text);
     }
     firsts.emplace_back(ids.front(), text);
   }

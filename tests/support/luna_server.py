@@ -1,4 +1,4 @@
-"""The real program for integration tests: configuration files, a running server, its metrics."""
+"""The real program for integration tests and benchmarks: configuration files, a running server, its metrics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 READY = re.compile(r"ready on (http://[^\s:]+:(\d+))")
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 45  # above the server's own drain timeout
@@ -28,11 +26,12 @@ def config_text(
     model_keys: str = "",
     policy_keys: str = "",
     n_threads: int = 1,
+    memory: str = "600 MiB",
 ) -> str:
     """A configuration with the given model over n CPU devices; n_threads 0: all there are."""
     names = [f"cpu{i}" for i in range(n_devices)]
     devices = "".join(
-        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "600 MiB"\n'
+        f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "{memory}"\n'
         f"threads = {n_threads}\n\n"
         for name in names
     )
@@ -124,6 +123,9 @@ class LunaServer:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        # Here, because benchmarks that ask for no metrics need the standard library alone.
+        from prometheus_client.parser import text_string_to_metric_families
+
         asked = urllib.request.Request(f"{self.url}/metrics", headers=self.authorization())
         with urllib.request.urlopen(asked, timeout=30) as answer:
             text = answer.read().decode()
