@@ -2,8 +2,6 @@
 // limit. Strips are shorter than the hardware prefetcher's warm-up, so each line asks for the same
 // line of the strips that come next. Included like vector_math.inl, after linear.inl.
 
-/// Rows of one pass over a strip.
-inline constexpr int kDirectRows = kTileRows < 6 ? 4 : 6;
 /// A pass of up to so many rows takes kShortStrips strips: fewer sums would wait for themselves.
 inline constexpr int kShortRows = 4;
 /// Most rows in all passes: above them unpacking once is cheaper.
@@ -23,6 +21,17 @@ struct DirectKind {
 };
 /// Straight code wants registers for both kinds of sums.
 inline constexpr bool kStraightBlocks = kTileRows >= 6;
+
+/// Rows of a pass over strips when the codes of all passes come from L2.
+inline constexpr int kManyRowsPass = kTileRows < 6 ? 4 : 6;
+/// Most rows of a pass. FP32 sums that straight code has no register for wait in L1 between groups,
+/// which costs less than one more pass.
+template <class Kind>
+inline constexpr int kPassRows = Kind::one_block ? 8 : kManyRowsPass;
+template <class Kind>
+LUNA_ISA_INLINE int pass_rows(std::int64_t n_rows) {
+  return n_rows > 64 ? kManyRowsPass : kPassRows<Kind>;
+}
 
 /// Where a pass stands: the next block and scale record of its first strip, and what its first row
 /// has for them.
@@ -177,8 +186,10 @@ void direct_strips(const typename Kind::Codes& codes,
 template <class Codes>
 using DirectFunction = void (*)(const Codes&, const LinearArgs&, std::int64_t, std::int64_t);
 
-/// direct_strips() by number of rows, 1..kDirectRows.
-template <class Kind, int strips, int rows = (strips > kDirectStrips ? kShortRows : kDirectRows)>
+/// direct_strips() by number of rows, 1..kPassRows.
+template <class Kind,
+          int strips,
+          int rows = (strips > kDirectStrips ? kShortRows : kPassRows<Kind>)>
 LUNA_ISA_INLINE DirectFunction<typename Kind::Codes> direct_function(std::int64_t n_rows) {
   if constexpr (rows > 1) {
     if (n_rows < rows) {
@@ -193,9 +204,10 @@ template <class Kind, int strips>
 LUNA_ISA_INLINE void direct_blocks(const typename Kind::Codes& codes,
                                    const LinearArgs& args,
                                    std::int64_t strip) {
+  const int rows_max = pass_rows<Kind>(args.n_rows);
   std::int64_t n_rows = 0;
   for (std::int64_t r = 0; r < args.n_rows; r += n_rows) {
-    n_rows = next_tile_rows(args.n_rows - r, kDirectRows);
+    n_rows = next_tile_rows(args.n_rows - r, rows_max);
     direct_function<Kind, strips>(n_rows)(codes, args, args.first_row + r, strip);
   }
 }
@@ -207,7 +219,8 @@ void linear_direct(const typename Kind::Codes& codes, const LinearArgs& args) {
   if constexpr (kShortStrips > kDirectStrips && Kind::Dots::kWords == PairDots::kWords) {
     // Few rows of 8-bit codes wait for memory, and that likes fewer streams.
     constexpr std::int64_t kRowsMin = Kind::Codes::kLines > 4 ? kShortRows : 2;
-    if (args.n_rows >= kRowsMin && next_tile_rows(args.n_rows, kDirectRows) <= kShortRows) {
+    if (args.n_rows >= kRowsMin &&
+        next_tile_rows(args.n_rows, pass_rows<Kind>(args.n_rows)) <= kShortRows) {
       for (; strip + kShortStrips <= end; strip += kShortStrips) {
         direct_blocks<Kind, kShortStrips>(codes, args, strip);
       }
