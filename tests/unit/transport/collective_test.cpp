@@ -1,5 +1,6 @@
-// Communicators of transport inproc: what ranks on threads of one process can rely on.
-#include "support/plugin_fixture.hpp"
+// Communicators of each transport: what ranks on threads of one process can rely on.
+#include "support/test_seed.hpp"
+#include "unit/transport/transport_case.hpp"
 
 #include <luna/transport.hpp>
 
@@ -16,12 +17,12 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1U << 20U;
 
-class InprocCollective : public ::testing::Test {
+class Collective : public ::testing::TestWithParam<TransportCase> {
  protected:
   void SetUp() override {
-    table_ = load_table<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
+    table_ = load_table<luna_transport_if>(GetParam().file, LUNA_KIND_TRANSPORT);
     ASSERT_NE(table_, nullptr);
-    auto made = make_instance(*table_, host_, {});
+    auto made = make_instance(*table_, host_, GetParam().settings);
     ASSERT_TRUE(made) << made.error().message();
     self_ = *made;
     collective_ =
@@ -36,8 +37,12 @@ class InprocCollective : public ::testing::Test {
                                 std::uint32_t n_ranks,
                                 std::uint64_t message_bytes_max,
                                 std::string_view group = "main") {
-    const luna_comm_open options{
-        sizeof(luna_comm_open), rank, n_ranks, 0, message_bytes_max, to_abi(group), nullptr};
+    luna_comm_open options{};
+    options.struct_size = sizeof(options);
+    options.rank = rank;
+    options.n_ranks = n_ranks;
+    options.message_bytes_max = message_bytes_max;
+    options.group = to_abi(group);
     const luna_comm* comm = nullptr;
     luna_err err = make_err();
     LUNA_TRY(to_result(collective_->open(self_, &options, &comm, &err), err, "open"));
@@ -63,23 +68,21 @@ class InprocCollective : public ::testing::Test {
   void* self_ = nullptr;
 };
 
-std::vector<std::uint8_t> pattern(std::size_t n, std::uint32_t seed) {
-  std::vector<std::uint8_t> bytes(n);
-  std::uint32_t state = seed * 2654435761U + 1;
-  for (std::uint8_t& byte : bytes) {
-    state = state * 1664525U + 1013904223U;
-    byte = static_cast<std::uint8_t>(state >> 24U);
-  }
-  return bytes;
-}
-
-TEST_F(InprocCollective, LanesAreMadeAndCountedAtTheStart) {
+TEST_P(Collective, LanesAreMadeAndCountedAtTheStart) {
   const luna_comm_lane lanes[] = {{0, 7}, {2, 9}};
-  luna_comm_open options{sizeof(luna_comm_open), 1, 3, 2, 1000, to_abi("lanes"), lanes};
-  std::uint64_t bytes = 0;
+  luna_comm_open options{};
+  options.struct_size = sizeof(options);
+  options.rank = 1;
+  options.n_ranks = 3;
+  options.message_bytes_max = 1000;
+  options.group = to_abi("lanes");
+  std::uint64_t bytes_without = 0, bytes = 0;
   luna_err err = make_err();
+  ASSERT_EQ(collective_->comm_bytes(self_, &options, &bytes_without, &err), LUNA_OK);
+  options.n_lanes = 2;
+  options.lanes = lanes;
   ASSERT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_OK);
-  EXPECT_EQ(bytes, 2U * 4U * 1000U);  // a lane holds four messages
+  EXPECT_EQ(bytes - bytes_without, 2 * GetParam().lane_bytes);
   const luna_comm* comm = nullptr;
   ASSERT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_OK);
   collective_->close(self_, comm);
@@ -90,7 +93,7 @@ TEST_F(InprocCollective, LanesAreMadeAndCountedAtTheStart) {
   EXPECT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_INVALID_ARGUMENT);
 }
 
-TEST_F(InprocCollective, MessagesOfOneTagArriveInOrderAndComplete) {
+TEST_P(Collective, MessagesOfOneTagArriveInOrderAndComplete) {
   const auto comms = open_all(2, 4096);
   constexpr std::uint32_t kMessages = 2000;
   std::thread sender([&] {
@@ -108,7 +111,7 @@ TEST_F(InprocCollective, MessagesOfOneTagArriveInOrderAndComplete) {
   close_all(comms);
 }
 
-TEST_F(InprocCollective, EverySizeFromOneByteTo64MiBAndUnalignedEndsArriveIntact) {
+TEST_P(Collective, EverySizeFromOneByteTo64MiBAndUnalignedEndsArriveIntact) {
   const auto comms = open_all(2, 64 * kMiB);
   const std::vector<std::size_t> sizes = {1,
                                           2,
@@ -140,7 +143,7 @@ TEST_F(InprocCollective, EverySizeFromOneByteTo64MiBAndUnalignedEndsArriveIntact
   close_all(comms);
 }
 
-TEST_F(InprocCollective, TagsAndDirectionsDoNotMix) {
+TEST_P(Collective, TagsAndDirectionsDoNotMix) {
   const auto comms = open_all(2, 64);
   const std::uint32_t a = 1, b = 2, c = 3;
   ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 10, &a, sizeof(a)), LUNA_OK);
@@ -156,18 +159,19 @@ TEST_F(InprocCollective, TagsAndDirectionsDoNotMix) {
   close_all(comms);
 }
 
-TEST_F(InprocCollective, SenderWaitsAfterFourUnreadMessages) {
+TEST_P(Collective, SenderWaitsWhileItsLaneIsFull) {
   const auto comms = open_all(2, 8);
-  std::atomic<int> n_sent{0};
+  constexpr std::uint64_t kMessages = 1000;
+  std::atomic<std::uint64_t> n_sent{0};
   std::thread sender([&] {
-    for (int i = 0; i < 50; ++i) {
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
       EXPECT_EQ(comms[0]->send(comms[0]->self, 1, 0, &i, sizeof(i)), LUNA_OK);
       n_sent.store(i + 1);
     }
   });
-  for (int i = 0; i < 50; ++i) {
-    EXPECT_LE(n_sent.load(), i + 4);
-    int got = -1;
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    EXPECT_LE(n_sent.load(), i + GetParam().n_unread_max);
+    std::uint64_t got = ~std::uint64_t{0};
     ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 0, &got, sizeof(got)), LUNA_OK);
     ASSERT_EQ(got, i);
   }
@@ -175,7 +179,47 @@ TEST_F(InprocCollective, SenderWaitsAfterFourUnreadMessages) {
   close_all(comms);
 }
 
-TEST_F(InprocCollective, AllReduceAddsInRankOrderForAnyNumberOfRanks) {
+TEST_P(Collective, MessagesOfRandomSizesTagsAndDirectionsArriveIntact) {
+  constexpr std::uint32_t kRanks = 3, kMessages = 300, kTags = 5;
+  constexpr std::size_t kBytesMax = 20'000;
+  const std::uint32_t seed = test_seed();
+  const auto comms = open_all(kRanks, kBytesMax);
+  // Both ends draw the same sizes and tags from the pair's own generator.
+  const auto stream = [&](std::uint32_t from, std::uint32_t to) {
+    return std::mt19937(seed + from * kRanks + to);
+  };
+  const auto draw = [](std::mt19937& random) {
+    const auto tag = static_cast<std::uint32_t>(random() % kTags);
+    const std::size_t limit = random() % 8 == 0 ? kBytesMax : 300;
+    return std::pair<std::uint32_t, std::size_t>(tag, random() % (limit + 1));
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t from = 0; from < kRanks; ++from) {
+    threads.emplace_back([&, from] {
+      const std::uint32_t to = (from + 1) % kRanks, source = (from + kRanks - 1) % kRanks;
+      std::mt19937 sends = stream(from, to), receives = stream(source, from);
+      for (std::uint32_t i = 0; i < kMessages; ++i) {
+        // Around the circle, one after the other: rank 0 begins, so that no wait closes it.
+        for (const bool is_send : {from == 0, from != 0}) {
+          const auto [tag, n] = draw(is_send ? sends : receives);
+          if (is_send) {
+            const auto bytes = pattern(n, i);
+            EXPECT_EQ(comms[from]->send(comms[from]->self, to, tag, bytes.data(), n), LUNA_OK);
+          } else {
+            std::vector<std::uint8_t> got(n);
+            EXPECT_EQ(comms[from]->recv(comms[from]->self, source, tag, got.data(), n), LUNA_OK);
+            EXPECT_EQ(got, pattern(n, i)) << n << " bytes, message " << i;
+          }
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  close_all(comms);
+}
+
+TEST_P(Collective, AllReduceAddsInRankOrderForAnyNumberOfRanks) {
   for (const std::uint32_t n_ranks : {1U, 2U, 3U, 5U}) {
     const auto comms = open_all(n_ranks, 1024);  // 1000 values need several messages
     constexpr std::size_t kValues = 1000;
@@ -211,7 +255,7 @@ TEST_F(InprocCollective, AllReduceAddsInRankOrderForAnyNumberOfRanks) {
   }
 }
 
-TEST_F(InprocCollective, AbortWakesWaitersAndEndsEveryLaterCall) {
+TEST_P(Collective, AbortWakesWaitersAndEndsEveryLaterCall) {
   const auto comms = open_all(3, 64);
   int value = 1;
   std::thread receiver([&] {
@@ -239,7 +283,7 @@ TEST_F(InprocCollective, AbortWakesWaitersAndEndsEveryLaterCall) {
   close_all(comms);
 }
 
-TEST_F(InprocCollective, PeerThatClosesEndsWaitingButDeliversWhatItSent) {
+TEST_P(Collective, PeerThatClosesEndsWaitingButDeliversWhatItSent) {
   const auto comms = open_all(2, 64);
   int value = 42;
   ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 0, &value, sizeof(value)), LUNA_OK);
@@ -260,7 +304,7 @@ TEST_F(InprocCollective, PeerThatClosesEndsWaitingButDeliversWhatItSent) {
   close_all(open_all(2, 128));  // the group's name is free again
 }
 
-TEST_F(InprocCollective, WrongArgumentsAreRefusedWithoutHarm) {
+TEST_P(Collective, WrongArgumentsAreRefusedWithoutHarm) {
   EXPECT_EQ(open(0, 0, 64).error().code(), Code::invalid_argument);
   EXPECT_EQ(open(2, 2, 64).error().code(), Code::invalid_argument);
   EXPECT_EQ(open(0, 65, 64).error().code(), Code::invalid_argument);
@@ -284,6 +328,8 @@ TEST_F(InprocCollective, WrongArgumentsAreRefusedWithoutHarm) {
   EXPECT_EQ(status, LUNA_EXHAUSTED);  // tags are bounded
   close_all(comms);
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, Collective, ::testing::ValuesIn(transport_cases()), case_name);
 
 }  // namespace
 }  // namespace luna::test
