@@ -179,10 +179,11 @@ struct AttendCase {
   std::int64_t context;
   std::int64_t n_rows;
   std::int64_t n_sequences;
+  KvType type = KvType::bf16;
 };
 
 Timing time_attend(const KernelSet& set, const AttendCase& what) {
-  const KvShape shape{1, 64, 32};
+  const KvShape shape{1, 64, 32, what.type};
   const std::int64_t n_blocks = (what.context + 31) / 32;
   const Memory pool(static_cast<std::size_t>(n_blocks * what.n_sequences) * kv_block_bytes(shape));
   const auto k = normals(static_cast<std::size_t>(what.context) * 64, 7);
@@ -231,7 +232,9 @@ void bench_attend(const KernelSet& set, const Peaks& peaks, Report* report) {
                                  {128, 1, 2048},
                                  {2048, 1, 128},
                                  {512, 512, 1},
-                                 {2048, 512, 1}}) {
+                                 {2048, 512, 1},
+                                 {2048, 1, 128, KvType::int8},
+                                 {2048, 512, 1, KvType::int8}}) {
     Timing t = time_attend(set, what);
     t.seconds /= static_cast<double>(what.n_rows * what.n_sequences);
     const double mean =
@@ -240,6 +243,7 @@ void bench_attend(const KernelSet& set, const Peaks& peaks, Report* report) {
     std::string name =
         "context " + std::to_string(what.context) + ", a row of " + std::to_string(what.n_rows);
     name += what.n_sequences == 1 ? "" : ", from memory";
+    name += what.type == KvType::int8 ? ", INT8" : "";
     report->add(name, t, products / t.seconds / 1e9, "GMAC/s", peak / 1e9);
   }
 }

@@ -136,6 +136,8 @@ struct QueryPanel {
   }
   /// A partition is read in spans: what all sequences share first, then each one's own.
   int n_spans() const { return n_sequences + 1; }
+  /// Past the shared span where it is empty.
+  int first_span(std::int64_t start) const { return shared_positions > start ? 0 : 1; }
   ReadSpan span(int index, std::int64_t start) const {
     const std::int64_t shared = shared_positions - start;
     const int border = static_cast<int>(shared < 0 ? 0 : shared);
@@ -178,7 +180,7 @@ LUNA_ISA_INLINE QueryPanel make_panel(const AttendArgs& args, std::int64_t first
 /// Calls body(span, step) for what is read of the partition from `start` on.
 template <class Body>
 LUNA_ISA_INLINE void for_steps(const QueryPanel& panel, std::int64_t start, Body body) {
-  for (int s = 0; s < panel.n_spans(); ++s) {
+  for (int s = panel.first_span(start); s < panel.n_spans(); ++s) {
     const ReadSpan span = panel.span(s, start);
     for (int i = span.steps.first; i < span.steps.last; i += kChainStep) {
       body(span, i);
@@ -261,7 +263,8 @@ class ReadAhead {
       next_ = nullptr;
       return;
     }
-    span_ = panel_->span(0, start_);
+    index_ = panel_->first_span(start_);
+    span_ = panel_->span(index_, start_);
     at_ = span_.steps.first;
     settle();
     for (int i = 0; i < kFetchSteps; ++i) {
@@ -295,13 +298,13 @@ class ReadAhead {
   void settle() {
     while (at_ >= span_.steps.last) {
       if (++index_ == panel_->n_spans()) {
-        index_ = 0;
         start_ += is_value_ ? kPartitionTokens : 0;
         is_value_ = !is_value_;
         if (start_ >= end_) {
           leave_panel();
           return;
         }
+        index_ = panel_->first_span(start_);
       }
       span_ = panel_->span(index_, start_);
       at_ = span_.steps.first;
