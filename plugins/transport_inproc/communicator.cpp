@@ -66,7 +66,10 @@ Mailbox* Group::mailbox(std::uint32_t from, std::uint32_t to, std::uint64_t tag)
 }
 
 GroupRank::GroupRank(std::shared_ptr<Group> group, std::uint32_t rank)
-    : Communicator(rank, group->n_ranks()), group_(std::move(group)), pieces_(group_->n_ranks()) {}
+    : Communicator(rank, group->n_ranks()),
+      group_(std::move(group)),
+      spins_(has_core_for_each_rank(n_ranks())),
+      pieces_(n_ranks()) {}
 
 luna_status GroupRank::send(std::uint32_t peer,
                             std::uint32_t tag,
@@ -74,7 +77,7 @@ luna_status GroupRank::send(std::uint32_t peer,
   if (!is_peer(peer) || data.size() > group_->message_bytes_max()) return LUNA_INVALID_ARGUMENT;
   Mailbox* const mailbox = group_->mailbox(rank(), peer, tag);
   if (mailbox == nullptr) return LUNA_EXHAUSTED;
-  return mailbox->send(data, [&] { return group_->over(peer); });
+  return mailbox->send(data, spins_, [&] { return group_->over(peer); });
 }
 
 luna_status GroupRank::recv(std::uint32_t peer, std::uint32_t tag, std::span<std::byte> data) {
@@ -82,7 +85,7 @@ luna_status GroupRank::recv(std::uint32_t peer, std::uint32_t tag, std::span<std
   Mailbox* const mailbox = group_->mailbox(peer, rank(), tag);
   if (mailbox == nullptr) return LUNA_EXHAUSTED;
   std::span<const std::byte> message;
-  const luna_status status = mailbox->front(message, [&] { return group_->over(peer); });
+  const luna_status status = mailbox->front(message, spins_, [&] { return group_->over(peer); });
   if (status != LUNA_OK) return status;
   if (message.size() != data.size()) return LUNA_INVALID_ARGUMENT;
   if (!message.empty()) std::memcpy(data.data(), message.data(), message.size());
@@ -122,7 +125,7 @@ luna_status GroupRank::send_to_all(std::span<const std::byte> piece) {
     if (peer == rank()) continue;
     Mailbox* const mailbox = group_->mailbox(rank(), peer, Group::kReduceTag);
     if (mailbox == nullptr) return LUNA_EXHAUSTED;
-    const luna_status status = mailbox->send(piece, [&] { return group_->over(peer); });
+    const luna_status status = mailbox->send(piece, spins_, [&] { return group_->over(peer); });
     if (status != LUNA_OK) return status;
   }
   return LUNA_OK;
@@ -133,7 +136,8 @@ luna_status GroupRank::receive_from_all(std::size_t n_bytes) {
     if (peer == rank()) continue;
     Mailbox* const mailbox = group_->mailbox(peer, rank(), Group::kReduceTag);
     if (mailbox == nullptr) return LUNA_EXHAUSTED;
-    const luna_status status = mailbox->front(pieces_[peer], [&] { return group_->over(peer); });
+    const luna_status status =
+        mailbox->front(pieces_[peer], spins_, [&] { return group_->over(peer); });
     if (status != LUNA_OK) return status;
     if (pieces_[peer].size() != n_bytes) return LUNA_INVALID_ARGUMENT;
   }

@@ -88,6 +88,7 @@ class GroupRank final : public Communicator {
   void sum_piece(const float* in, float* out, std::size_t n) const;
 
   const std::shared_ptr<Group> group_;              // shared by its ranks, which close in any order
+  const bool spins_;                                // while it waits, for a moment
   std::vector<std::span<const std::byte>> pieces_;  // by rank; all_reduce's, kept to not allocate
 };
 

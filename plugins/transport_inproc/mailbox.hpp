@@ -12,7 +12,7 @@
 
 namespace luna::inproc {
 
-/// Wakes threads that wait for a condition over atomics. Waiters spin before they sleep, since
+/// Wakes threads that wait for a condition over atomics. Waiters may spin before they sleep, since
 /// inside a step the peer is usually about to answer.
 class Signal {
  public:
@@ -21,8 +21,8 @@ class Signal {
 
   /// Returns when `is_true()` is. Whoever makes it true calls notify() afterwards. [any]
   template <typename Condition>
-  void wait(const Condition& is_true) {
-    if (spin(is_true)) return;
+  void wait(bool spins, const Condition& is_true) {
+    if (spins ? spin(is_true) : is_true()) return;
     n_sleeping_.fetch_add(1, std::memory_order_seq_cst);
     for (;;) {
       const std::uint32_t seen = generation_.load(std::memory_order_seq_cst);
@@ -68,11 +68,12 @@ class Mailbox {
   explicit Mailbox(std::uint64_t message_bytes_max);
 
   /// Copies a message in; waits while the ring is full.
+  /// spins     whether waiting may keep a core for a moment
   /// is_over   checked while waiting; LUNA_OK to go on, else what send() returns
   template <typename IsOver>
-  luna_status send(std::span<const std::byte> data, const IsOver& is_over) {
+  luna_status send(std::span<const std::byte> data, bool spins, const IsOver& is_over) {
     luna_status over = LUNA_OK;
-    signal_.wait([&] {
+    signal_.wait(spins, [&] {
       over = is_over();
       return over != LUNA_OK || has_room();
     });
@@ -84,9 +85,9 @@ class Mailbox {
   /// Waits for the oldest message. It stays valid until pop(). A message that has arrived is
   /// delivered even when its sender has gone since.
   template <typename IsOver>
-  luna_status front(std::span<const std::byte>& message, const IsOver& is_over) {
+  luna_status front(std::span<const std::byte>& message, bool spins, const IsOver& is_over) {
     luna_status over = LUNA_OK;
-    signal_.wait([&] {
+    signal_.wait(spins, [&] {
       over = is_over();
       return over != LUNA_OK || has_message();
     });

@@ -31,14 +31,6 @@ struct Options {
   std::uint64_t ring_bytes_max = 0;
 };
 
-/// Cores that this process may use, by its first thread: others are bound to some of them.
-std::uint32_t n_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(::getpid(), sizeof(cores), &cores) != 0) return 1;
-  return static_cast<std::uint32_t>(CPU_COUNT(&cores));
-}
-
 /// One endpoint, and the communicators that were opened through it.
 class ShmTransport final : public CollectiveTransport {
  public:
@@ -124,7 +116,7 @@ class ShmTransport final : public CollectiveTransport {
     }
     LUNA_TRY(auto group, rendezvous_->join(name, terms_of(options), options));
     ranks_.push_back(std::make_unique<GroupRank>(
-        std::move(group), name, options.rank, options.n_ranks <= n_cores()));
+        std::move(group), name, options.rank, has_core_for_each_rank(options.n_ranks)));
     return ranks_.back().get();
   }
   void abort_communicator(Communicator& communicator) override {

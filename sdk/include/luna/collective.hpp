@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <sched.h>
 #include <span>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace luna {
@@ -48,6 +50,16 @@ inline Result<void> check_communicator(const CommunicatorOptions& options) {
                      std::to_string(kCommTagsMax) + " tags a peer"};
   }
   return {};
+}
+
+/// Whether every rank can have a core of this process's to itself. Else a rank that spins while it
+/// waits keeps a core from the rank that it waits for. By the process's first thread, since others
+/// may be bound to some of its cores. [main]
+inline bool has_core_for_each_rank(std::uint32_t n_ranks) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(::getpid(), sizeof(cores), &cores) != 0) return false;
+  return n_ranks <= static_cast<std::uint32_t>(CPU_COUNT(&cores));
 }
 
 /// One rank's addend joins a sum. Ranks come upward from 0, each once: rank 0's numbers start the

@@ -268,6 +268,15 @@ TEST_F(ShmFrames, PongsThatNobodyAskedForEndTheLink) {
   EXPECT_TRUE(link_->is_over());
 }
 
+TEST_F(ShmFrames, ASecondPingBeforeThePongEndsTheLink) {
+  const Frame ping{kPing, 0, 0, 0, 0, 0};
+  write(ping);
+  EXPECT_FALSE(link_->is_over());
+  writer_->put(std::as_bytes(std::span(&ping, 1)));
+  write(ping);
+  EXPECT_TRUE(link_->is_over());
+}
+
 TEST_F(ShmFrames, BytesForUnknownTransfersAreSkipped) {
   write({kBytes, 0, 55, 10, 0, 0}, 10);
   EXPECT_FALSE(link_->is_over());
