@@ -32,11 +32,12 @@ def verify(run_luna: Callable, *arguments: object) -> list[dict]:
 def test_no_way_of_computing_changes_a_bit(
     run_luna: Callable, model: Path, tmp_path: Path, sampling: list[str]
 ) -> None:
-    """Batches, chunks, the prefix cache and drafts within a process; threads and devices between processes."""
+    """Batches, chunks, the prefix cache and drafts within a process; threads, devices and transports between processes."""
     processes = {
         "one thread": {},
         "two threads": {"threads": 2},
         "two devices": {"n_devices": 2},
+        "shared memory": {"n_devices": 2, "transport": "shm"},
         "no prefix cache": {"model_keys": "prefix_cache = false"},
         "draft model": {"model_keys": draft_model_keys(model)},
     }

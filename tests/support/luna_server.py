@@ -27,6 +27,7 @@ def config_text(
     policy_keys: str = "",
     n_threads: int = 1,
     memory: str = "600 MiB",
+    transport: str = "auto",
 ) -> str:
     """A configuration with the given model over n CPU devices; n_threads 0: all there are."""
     names = [f"cpu{i}" for i in range(n_devices)]
@@ -55,6 +56,9 @@ policy = "static"
 
 [scheduler.static]
 {policy_keys}
+
+[transport]
+data = "{transport}"
 """
 
 
