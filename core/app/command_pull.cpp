@@ -2,16 +2,14 @@
 
 #include "core/app/known_models.hpp"
 #include "core/app/stop_signal.hpp"
+#include "core/base/sha256.hpp"
 #include "core/http/download.hpp"
 #include "core/model/gguf_file.hpp"
 
-#include <openssl/evp.h>
-
-#include <array>
 #include <cstdint>
 #include <fstream>
-#include <memory>
 #include <ostream>
+#include <span>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -42,23 +40,13 @@ std::string progress_line(std::uint64_t n_done, std::uint64_t n_total) {
 Result<std::string> sha256_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error{Code::io, path.string() + ": cannot be read"};
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        EVP_MD_CTX_free);
-  EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
+  Sha256 hash;
   std::vector<char> buffer(1 << 20);
   while (file) {
     file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(file.gcount()));
+    hash.update(std::as_bytes(std::span(buffer.data(), static_cast<std::size_t>(file.gcount()))));
   }
-  std::array<unsigned char, 32> digest{};
-  EVP_DigestFinal_ex(context.get(), digest.data(), nullptr);
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : digest) {
-    text += kHex[byte >> 4U];
-    text += kHex[byte & 15U];
-  }
-  return text;
+  return hex_of(hash.finish());
 }
 
 Result<void> copy_into(const std::filesystem::path& from, const std::filesystem::path& to) {

@@ -1,9 +1,12 @@
 #include "core/base/mapped_file.hpp"
 
+#include "core/base/units.hpp"
+
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
@@ -20,8 +23,20 @@ Error system_error(const std::filesystem::path& path, int error) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  return open_with(path, 0);
+}
+
+Result<MappedFile> MappedFile::open_no_link(const std::filesystem::path& path) {
+  return open_with(path, O_NOFOLLOW);
+}
+
+Result<MappedFile> MappedFile::open_with(const std::filesystem::path& path, int flags) {
   // O_NONBLOCK: a pipe is refused below; without it, opening one would wait for a writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+  if (fd < 0 && errno == ELOOP && flags != 0) {
+    return Error{Code::invalid_argument,
+                 path.string() + ": a symbolic link; only plain files are read here"};
+  }
   if (fd < 0) return system_error(path, errno);
   struct stat info {};
   if (fstat(fd, &info) != 0) {
@@ -56,6 +71,15 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::let_go(std::span<const std::byte> part) {
+  static const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  // Whole pages only: the one at each end may be read by somebody else.
+  const auto address = reinterpret_cast<std::uintptr_t>(part.data());
+  const std::uintptr_t first = round_up(address, page_bytes);
+  const std::uintptr_t end = (address + part.size()) / page_bytes * page_bytes;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 }  // namespace luna
