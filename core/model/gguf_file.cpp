@@ -340,14 +340,11 @@ class GgufParser {
                        " values is no whole number of " + std::string(type.name) + " blocks of " +
                        std::to_string(type.block_values)};
     }
-    std::uint64_t n_bytes = type.block_bytes;
-    bool overflows = __builtin_mul_overflow(n_bytes, n_cols / type.block_values, &n_bytes);
-    for (std::uint32_t i = 0; i + 1 < tensor.rank; ++i)
-      overflows = __builtin_mul_overflow(n_bytes, tensor.dims[i], &n_bytes) || overflows;
-    if (overflows) {
+    const auto n_bytes = gguf_tensor_bytes(type, {tensor.dims.data(), tensor.rank});
+    if (!n_bytes) {
       return Error{Code::corrupt, field + " dimensions: the size does not fit 64 bits"};
     }
-    return n_bytes;
+    return *n_bytes;
   }
 
   Result<void> place_tensors() {
@@ -365,6 +362,7 @@ class GgufParser {
       }
       tensor.offset += base;
       tensor.bytes = bytes_.subspan(tensor.offset, n_bytes);
+      tensor.n_bytes = n_bytes;
     }
     return {};
   }

@@ -31,9 +31,12 @@ class GgufFile final : public WeightFile {
   [[nodiscard]] std::span<const TensorInfo> tensors() const override { return tensors_; }
   [[nodiscard]] const MetadataEntry* find_metadata(std::string_view key) const override;
   [[nodiscard]] const TensorInfo* find_tensor(std::string_view name) const override;
+  Result<void> open_tensors(std::span<const std::string> /*names*/) override { return {}; }
 
   [[nodiscard]] std::uint32_t version() const { return version_; }
   [[nodiscard]] std::uint64_t alignment() const { return alignment_; }
+  /// The whole file.
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
   friend class GgufParser;

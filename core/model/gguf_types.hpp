@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 
 namespace luna::model {
@@ -34,6 +36,27 @@ constexpr const GgufType* gguf_type_by_number(std::uint32_t number) {
   for (const GgufType& type : kGgufTypes)
     if (type.number == number) return &type;
   return nullptr;
+}
+
+/// The type of a name, or nullptr for one that is not known.
+constexpr const GgufType* gguf_type_by_name(std::string_view name) {
+  for (const GgufType& type : kGgufTypes)
+    if (type.name == name) return &type;
+  return nullptr;
+}
+
+/// Bytes of a tensor, or nothing where its rows are no whole blocks or the size exceeds 64 bits.
+///
+/// dims  slowest first, none of them 0; empty: one value
+constexpr std::optional<std::uint64_t> gguf_tensor_bytes(const GgufType& type,
+                                                         std::span<const std::uint64_t> dims) {
+  const std::uint64_t n_cols = dims.empty() ? 1 : dims.back();
+  if (n_cols % type.block_values != 0) return std::nullopt;
+  std::uint64_t n_bytes = type.block_bytes;
+  bool overflows = __builtin_mul_overflow(n_bytes, n_cols / type.block_values, &n_bytes);
+  for (std::size_t i = 0; i + 1 < dims.size(); ++i)
+    overflows = __builtin_mul_overflow(n_bytes, dims[i], &n_bytes) || overflows;
+  return overflows ? std::nullopt : std::optional<std::uint64_t>(n_bytes);
 }
 
 }  // namespace luna::model

@@ -1,6 +1,7 @@
 #include "core/model/model_loader.hpp"
 
 #include "core/base/log.hpp"
+#include "core/model/shard_file.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <luna/plugin.hpp>
@@ -20,8 +21,9 @@ class ModelLoader {
     LUNA_TRY(auto file, open_weight_file(options_.path));
     LUNA_TRY(read_config(*file));
     LUNA_TRY(check_devices());
+    LUNA_TRY(place(*file));
+    LUNA_TRY(open_weights(*file));
     WeightSource source(*file, resources_.quants);
-    LUNA_TRY(place(source));
     LUNA_TRY(write_programs(source));
     LUNA_TRY(plan_links());
     LUNA_TRY(take_memory());
@@ -40,6 +42,13 @@ class ModelLoader {
     if (file.container() != LUNA_CONTAINER_GGUF) {
       return Error{Code::unsupported,
                    options_.path.string() + ": weights are loaded from GGUF files only, so far"};
+    }
+    LUNA_TRY(const auto shard, read_shard_keys(file));
+    if (shard && shard->count > 1) {
+      return Error{Code::invalid_argument,
+                   options_.path.string() + ": shard " + std::to_string(shard->index) + " of " +
+                       std::to_string(shard->count) +
+                       ": the path of a model in shards is their folder"};
     }
     auto config = read_model_config(file);
     if (!config) return config.error().in(options_.path.string());
@@ -99,35 +108,29 @@ class ModelLoader {
     return text.empty() ? "none" : text;
   }
 
-  Result<void> place(WeightSource& source) {
+  Result<void> place(const WeightFile& file) {
     if (options_.layers) {
       LUNA_TRY(check_layers(*options_.layers, config_.n_layers, resources_.devices.size()));
       model_->layers_ = *options_.layers;
       return {};
     }
-    ModelBytes bytes;
-    LUNA_TRY(const ShardWeight embedding, source.describe(std::string(kEmbeddingName)));
-    bytes.embedding = embedding.file_bytes;
+    ModelBytes bytes = weigh_model(config_, file);
     // A tied head costs its device a copy, unless that device has the embedding anyway.
-    bytes.head = config_.tied_head && resources_.devices.size() == 1 ? 0 : embedding.file_bytes;
-    if (!config_.tied_head) {
-      LUNA_TRY(const ShardWeight head, source.describe(std::string(kHeadName)));
-      bytes.head = head.file_bytes;
-    }
-    for (std::uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-      std::uint64_t layer_bytes = 0;
-      for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-        const auto name = layer_weight_name(layer, static_cast<LayerWeight>(i));
-        LUNA_TRY(const ShardWeight weight, source.describe(name));
-        layer_bytes += weight.file_bytes;
-      }
-      bytes.layers.push_back(layer_bytes);
-    }
+    if (config_.tied_head && resources_.devices.size() == 1) bytes.head = 0;
     std::vector<std::uint64_t> budgets;
     for (const Device* device : resources_.devices)
       budgets.push_back(device->memory_bytes_left());
     LUNA_TRY(model_->layers_, balance_layers(bytes, budgets));
     return {};
+  }
+
+  /// Opens the parts of the file that hold what the devices here need.
+  Result<void> open_weights(WeightFile& file) {
+    std::vector<std::string> names;
+    for (const ShardSpec& spec : make_shards(model_->layers_))
+      for (std::string& name : shard_weight_names(config_, spec))
+        names.push_back(std::move(name));
+    return file.open_tensors(names);
   }
 
   Result<void> write_programs(WeightSource& source) {

@@ -22,7 +22,7 @@ namespace luna::model {
 /// What to load, and how it shall compute.
 struct ModelOptions {
   std::string name;                               // in the TOML: "main"
-  std::filesystem::path path;                     // a GGUF file
+  std::filesystem::path path;                     // a GGUF file, or a folder of shards
   std::uint32_t numerics = LUNA_NUMERICS_I12;     // LUNA_NUMERICS_*
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;       // LUNA_DTYPE_*
   std::uint32_t kv_block_tokens = 32;             // a power of two in 32..256
@@ -47,7 +47,7 @@ struct ModelResources {
 /// the engine that runs it. [start-up]
 class Model {
  public:
-  /// Opens the file, describes its weights, places layers, plans memory, packs the weights in
+  /// Opens the file, places layers, describes the weights, plans memory, packs the weights in
   /// parallel, compiles, allocates KV and outputs, and connects the devices. The file is closed
   /// again. Nothing stays behind when it fails.
   ///

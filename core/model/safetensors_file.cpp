@@ -236,6 +236,7 @@ class SafetensorsParser {
     }
     tensor.offset = 8 + n_header_ + *begin;
     tensor.bytes = bytes_.subspan(tensor.offset, n_bytes);
+    tensor.n_bytes = n_bytes;
     return {};
   }
 

@@ -28,6 +28,7 @@ class SafetensorsFile final : public WeightFile {
   [[nodiscard]] std::span<const TensorInfo> tensors() const override { return tensors_; }
   [[nodiscard]] const MetadataEntry* find_metadata(std::string_view key) const override;
   [[nodiscard]] const TensorInfo* find_tensor(std::string_view name) const override;
+  Result<void> open_tensors(std::span<const std::string> /*names*/) override { return {}; }
 
  private:
   friend class SafetensorsParser;

@@ -3,6 +3,7 @@
 #include "core/base/mapped_file.hpp"
 #include "core/model/gguf_file.hpp"
 #include "core/model/safetensors_file.hpp"
+#include "core/model/shard_folder.hpp"
 
 #include <cstring>
 
@@ -94,6 +95,11 @@ std::string printable(std::string_view text) {
 }
 
 Result<std::unique_ptr<WeightFile>> open_weight_file(const std::filesystem::path& path) {
+  std::error_code ignored;  // a path that cannot be asked for is no folder: opening it says why
+  if (std::filesystem::is_directory(path, ignored)) {
+    LUNA_TRY(auto folder, ShardFolder::open(path));
+    return std::unique_ptr<WeightFile>(std::make_unique<ShardFolder>(std::move(folder)));
+  }
   LUNA_TRY(auto mapped, MappedFile::open(path));
   const auto bytes = mapped.bytes();
   // A safetensors file begins with the length of its header and '{'; everything else is GGUF or

@@ -52,7 +52,8 @@ struct MetadataEntry {
   std::uint64_t offset = 0;  // of the value, bytes from the file's start
 };
 
-/// One tensor of a file. A value; `bytes` points into the file's mapping.
+/// One tensor of a file. A value; `bytes` points into the file's mapping, and is empty while the
+/// shard that holds the tensor is closed.
 struct TensorInfo {
   std::string name;
   std::uint32_t type = 0;      // GGUF: ggml_type; safetensors: LUNA_DTYPE_*
@@ -60,6 +61,7 @@ struct TensorInfo {
   std::uint32_t rank = 0;
   std::array<std::uint64_t, 4> dims{1, 1, 1, 1};  // [0, rank), slowest first
   std::uint64_t offset = 0;                       // bytes from the file's start
+  std::uint64_t n_bytes = 0;
   std::span<const std::byte> bytes;
 
   [[nodiscard]] std::uint64_t n_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
@@ -81,11 +83,16 @@ class WeightFile {
 
   [[nodiscard]] virtual const MetadataEntry* find_metadata(std::string_view key) const = 0;
   [[nodiscard]] virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
+
+  /// Makes the bytes of these tensors readable, where a container keeps parts of itself closed
+  /// until they are needed. Tensors that are not in the container are none of its business.
+  /// Errors  of a part: not_found; io; corrupt, unsupported (shard, file, and what to do)
+  virtual Result<void> open_tensors(std::span<const std::string> names) = 0;
 };
 
-/// Opens a file of either kind, told apart by its first bytes. [start-up]
+/// Opens a file of either kind, told apart by its first bytes, or a folder of shards. [start-up]
 ///
-/// Returns  the file, header and tables checked
+/// Returns  the file, header and tables checked; of a folder one shard is open, for its keys
 /// Errors   not_found; io; corrupt (field and offset); unsupported
 /// Cost     O(header), touches no weight page
 Result<std::unique_ptr<WeightFile>> open_weight_file(const std::filesystem::path& path);

@@ -1,5 +1,7 @@
 #include "core/model/weight_names.hpp"
 
+#include "core/base/assert.hpp"
+
 #include <array>
 #include <unordered_set>
 
@@ -98,6 +100,24 @@ Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
     }
   }
   return {};
+}
+
+ModelBytes weigh_model(const ModelConfig& config, const WeightFile& file) {
+  const auto weigh = [&](std::string_view name) {
+    const TensorInfo* tensor = file.find_tensor(name);
+    LUNA_ASSERT(tensor != nullptr);
+    return tensor == nullptr ? 0 : tensor->n_bytes;
+  };
+  ModelBytes bytes;
+  bytes.embedding = weigh(kEmbeddingName);
+  bytes.head = config.tied_head ? bytes.embedding : weigh(kHeadName);
+  for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
+    std::uint64_t layer_bytes = 0;
+    for (std::size_t i = 0; i < kNLayerWeights; ++i)
+      layer_bytes += weigh(layer_weight_name(layer, static_cast<LayerWeight>(i)));
+    bytes.layers.push_back(layer_bytes);
+  }
+  return bytes;
 }
 
 }  // namespace luna::model

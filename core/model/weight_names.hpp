@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/model/model_config.hpp"
+#include "core/model/placement.hpp"
 #include "core/model/weight_file.hpp"
 
 #include <luna/result.hpp>
@@ -48,5 +49,9 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight);
 ///         that is not known
 /// Cost    O(n_tensors)
 Result<void> check_weights(const ModelConfig& config, const WeightFile& file);
+
+/// What the parts of a model weigh in its file, which check_weights() has found whole. The head of
+/// a model with a tied head weighs what its embedding does.
+ModelBytes weigh_model(const ModelConfig& config, const WeightFile& file);
 
 }  // namespace luna::model

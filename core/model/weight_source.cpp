@@ -63,6 +63,8 @@ WeightSource::WeightSource(const WeightFile& file, QuantInstances quants)
 Result<WeightSource::Decoder> WeightSource::find_decoder(const std::string& name) const {
   const TensorInfo* tensor = file_.find_tensor(name);
   if (tensor == nullptr) return Error{Code::not_found, "tensor " + name + ": not in the file"};
+  if (tensor->bytes.empty())
+    return Error{Code::internal, "tensor " + name + ": its shard is closed"};
   Decoder decoder;
   decoder.entry = static_cast<std::uint64_t>(tensor - file_.tensors().data());
   std::int32_t best = 0;

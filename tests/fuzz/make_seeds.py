@@ -46,9 +46,30 @@ def requests() -> list[bytes]:
     ]
 
 
+def shard_manifests() -> list[bytes]:
+    """A model of two layers in two shards, with a tied head and with one of its own."""
+
+    def tensor(name: str, kind: str = "F32", shape: tuple[int, ...] = (4, 32), n_bytes: int = 512) -> dict:
+        return {"name": name, "type": kind, "shape": list(shape), "bytes": n_bytes, "sha256": "0" * 64}
+
+    def shard(i: int, tensors: list[dict]) -> dict:
+        return {"file": f"shard_{i}.gguf", "bytes": 4096, "sha256": "1" * 64, "first_layer": i, "n_layers": 1,
+                "tensors": tensors}
+
+    embedding, norm = tensor("token_embd.weight"), tensor("output_norm.weight", shape=(32,), n_bytes=128)
+    layers = [tensor(f"blk.{i}.attn_q.weight", "Q8_0", n_bytes=136) for i in (0, 1)]
+    factors = tensor("rope_freqs.weight", shape=(4,), n_bytes=16)
+    head = {"format": "luna-shards", "version": 1, "model": {"name": "a", "architecture": "llama", "n_layers": 2},
+            "source": {"file": "a.gguf", "bytes": 9000, "sha256": "2" * 64}}
+    ends = ([embedding, norm, layers[1]], [norm, tensor("output.weight"), layers[1], factors])
+    return [json.dumps({**head, "shards": [shard(0, [embedding, layers[0]] + extra), shard(1, end)]}).encode()
+            for end, extra in zip(ends, ([], [factors]))]
+
+
 def main() -> None:
     seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
     seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]
+    seeds["shard_manifest"] = shard_manifests()
     for name, inputs in seeds.items():
         folder = HERE / "seeds" / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 // Whole loads of tiny models on the reference backend, through real plugins.
 #include "core/model/model_loader.hpp"
 
+#include "core/model/shard_writer.hpp"
 #include "support/plugin_fixture.hpp"
 #include "unit/model/gguf_writer.hpp"
 
@@ -71,6 +72,15 @@ class ModelLoader : public ::testing::Test {
     options.limits = {.n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 0};
     options.kv_blocks_max = 8;
     return options;
+  }
+  /// Splits the file, replacing what is in the folder.
+  Result<ShardManifest> split(const std::filesystem::path& folder, std::uint32_t n_shards) const {
+    SplitOptions options;
+    options.source = path_;
+    options.folder = folder;
+    options.n_shards = n_shards;
+    options.force = true;
+    return split_model(options);
   }
   Result<std::unique_ptr<Model>> load(const ModelOptions& options,
                                       std::vector<Device*> devices) const {
@@ -202,6 +212,70 @@ TEST_F(ModelLoader, ASplitModelHasTheLogitsOfTheWholeBitForBit) {
       EXPECT_EQ(run_prompt((*split)->compiled(), prompt), expected);
     }
   }
+}
+
+TEST_F(ModelLoader, AFolderOfShardsHasTheLogitsOfTheFileBitForBit) {
+  const std::filesystem::path folder = path_.string() + ".shards";
+  const std::vector<std::uint32_t> prompt = {1, 2, 3, 50, 99};
+  int n_opened = 0;
+  for (const bool is_quantized : {false, true}) {
+    // A tied head is in the first shard and in the last.
+    const test::TinyShape shape = {
+        .n_layers = 7, .vocab_size = 128, .tied_head = !is_quantized, .is_quantized = is_quantized};
+    write(test::tiny_llama(shape, values_by_name));
+    const auto whole = load(options(), {open_device("whole" + std::to_string(n_opened++))});
+    ASSERT_TRUE(whole) << whole.error().message();
+    const auto expected = run_prompt((*whole)->compiled(), prompt);
+    for (const std::uint32_t n_shards : {1U, 2U, 3U, 7U}) {
+      const auto manifest = split(folder, n_shards);
+      ASSERT_TRUE(manifest) << manifest.error().message();
+      for (std::size_t n_devices = 1; n_devices <= 2; ++n_devices) {
+        ModelOptions options = this->options();
+        options.path = folder;
+        std::vector<Device*> devices;
+        for (std::size_t i = 0; i < n_devices; ++i)
+          devices.push_back(open_device("d" + std::to_string(n_opened++)));
+        const auto model = load(options, devices);
+        ASSERT_TRUE(model) << model.error().message();
+        EXPECT_EQ(run_prompt((*model)->compiled(), prompt), expected)
+            << n_shards << " shards, " << n_devices << " devices";
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(ModelLoader, AShardAloneIsRefusedAndALoneShardIsAModel) {
+  const std::filesystem::path folder = path_.string() + ".shards";
+  ASSERT_TRUE(split(folder, 2));
+  ModelOptions options = this->options();
+  options.path = folder / "shard_1.gguf";
+  const auto part = load(options, {open_device("a")});
+  ASSERT_FALSE(part);
+  EXPECT_THAT(part.error().message(), ::testing::HasSubstr("shard 1 of 2"));
+  EXPECT_THAT(part.error().message(), ::testing::HasSubstr("is their folder"));
+  ASSERT_TRUE(split(folder, 1));
+  options.path = folder / "shard_0.gguf";
+  const auto whole = load(options, {open_device("b")});
+  EXPECT_TRUE(whole) << whole.error().message();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(ModelLoader, AMissingShardIsNamedWithWhatToDo) {
+  const std::filesystem::path folder = path_.string() + ".shards";
+  ASSERT_TRUE(split(folder, 3));
+  std::filesystem::remove(folder / "shard_1.gguf");
+  ModelOptions options = this->options();
+  options.path = folder;
+  const auto model = load(options, {open_device("a")});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::not_found);
+  EXPECT_THAT(model.error().message(),
+              ::testing::AllOf(::testing::HasSubstr("shard 1 of 3: shard_1.gguf: not there"),
+                               ::testing::HasSubstr("layers 1..1 are missing"),
+                               ::testing::HasSubstr("`luna verify " + folder.string() + "`"),
+                               ::testing::HasSubstr("--num-shards 3")));
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(ModelLoader, TakesExplicitLayers) {
