@@ -1,7 +1,9 @@
 #include "core/app/command_inspect.hpp"
 
+#include "core/app/shard_table.hpp"
 #include "core/model/memory_plan.hpp"
 #include "core/model/model_config.hpp"
+#include "core/model/shard_file.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "core/model/weight_file.hpp"
 #include "core/model/weight_names.hpp"
@@ -33,12 +35,15 @@ constexpr std::size_t kTextBytesShown = 72;  // of a string, in text: a terminal
 /// What a file says of its model.
 struct Findings {
   std::optional<model::ModelConfig> config;
-  std::optional<std::size_t> n_tokens;  // of its vocabulary
-  std::optional<Error> error;           // the first thing that is wrong
+  std::optional<model::ShardKeys> shard;  // one of several: not a whole model
+  std::optional<std::size_t> n_tokens;    // of its vocabulary
+  std::optional<Error> error;             // the first thing that is wrong
 };
 
 Result<void> examine(const WeightFile& file, Findings& findings) {
   if (file.container() != LUNA_CONTAINER_GGUF) return {};
+  LUNA_TRY(findings.shard, model::read_shard_keys(file));
+  if (findings.shard && findings.shard->count > 1) return {};
   LUNA_TRY(findings.config, model::read_model_config(file));
   LUNA_TRY(model::check_weights(*findings.config, file));
   auto vocabulary = model::read_vocabulary(file);
@@ -155,6 +160,11 @@ std::string shape_text(const TensorInfo& tensor) {
   return text + "]";
 }
 
+/// Whether the tensor has a place: in a folder of shards, most are closed.
+bool is_open(const TensorInfo& tensor) {
+  return tensor.bytes.size() == tensor.n_bytes;
+}
+
 /// Tensors of one type, together.
 struct TypeTotal {
   std::uint64_t n_tensors = 0;
@@ -168,12 +178,17 @@ std::map<std::string_view, TypeTotal> totals_by_type(const WeightFile& file) {
     TypeTotal& total = totals[tensor.type_name];
     total.n_tensors += 1;
     total.n_values += tensor.n_elements();
-    total.n_bytes += tensor.bytes.size();
+    total.n_bytes += tensor.n_bytes;
   }
   return totals;
 }
 
 void print_model(const Findings& findings, std::ostream& out) {
+  if (findings.shard) {
+    out << "\nshard " << findings.shard->index << " of " << findings.shard->count << ", layers "
+        << model::layers_text(findings.shard->layers) << ", split from the file with SHA-256 "
+        << printable(findings.shard->source_sha256) << '\n';
+  }
   if (!findings.config) return;
   const model::ModelConfig& c = *findings.config;
   out << "\nmodel\n  " << c.architecture << " \"" << printable(c.name) << "\"\n  " << c.n_layers
@@ -198,7 +213,9 @@ void print_text(const WeightFile& file, const Findings& findings, std::ostream& 
   for (const TensorInfo& tensor : file.tensors()) {
     out << "  " << std::left << std::setw(static_cast<int>(width)) << printable(tensor.name) << "  "
         << std::setw(8) << tensor.type_name << std::setw(16) << shape_text(tensor) << std::right
-        << std::setw(12) << tensor.bytes.size() << " bytes at " << tensor.offset << '\n';
+        << std::setw(12) << tensor.n_bytes << " bytes";
+    if (is_open(tensor)) out << " at " << tensor.offset;
+    out << '\n';
   }
   out << "\ntotals\n";
   TypeTotal all;
@@ -237,8 +254,8 @@ json::object tensor_json(const TensorInfo& tensor) {
   return {{"name", printable(tensor.name)},
           {"type", std::string(tensor.type_name)},
           {"shape", std::move(shape)},
-          {"offset", tensor.offset},
-          {"bytes", tensor.bytes.size()}};
+          {"offset", is_open(tensor) ? json::value(tensor.offset) : json::value()},
+          {"bytes", tensor.n_bytes}};
 }
 
 json::object model_json(const Findings& findings) {
@@ -260,7 +277,7 @@ json::object model_json(const Findings& findings) {
   return object;
 }
 
-void print_json(const WeightFile& file, const Findings& findings, std::ostream& out) {
+json::object file_json(const WeightFile& file, const Findings& findings) {
   json::object object{
       {"container", file.container() == LUNA_CONTAINER_GGUF ? "gguf" : "safetensors"},
       {"description", file.description()}};
@@ -280,20 +297,39 @@ void print_json(const WeightFile& file, const Findings& findings, std::ostream& 
   object["totals"] = std::move(totals);
   if (findings.config) object["model"] = model_json(findings);
   if (findings.error) object["error"] = findings.error->message();
-  out << json::serialize(object) << '\n';
+  return object;
+}
+
+/// The table of a folder's shards, which can be shown even where none of them can be opened.
+Result<std::optional<model::ShardManifest>> manifest_of(const std::filesystem::path& path) {
+  std::error_code ignored;  // a path that cannot be asked for is no folder: opening it says why
+  if (!std::filesystem::is_directory(path, ignored)) return std::optional<model::ShardManifest>{};
+  LUNA_TRY(auto manifest, model::read_shard_manifest(path));
+  return std::optional<model::ShardManifest>(std::move(manifest));
 }
 
 }  // namespace
 
 int run_inspect(const InspectOptions& options, const CommandStreams& streams) {
+  const auto manifest = manifest_of(options.path);
+  if (!manifest) return fail(streams, manifest.error());
+  if (*manifest && !options.json) {
+    print_shards(**manifest, options.path, streams.out);
+    streams.out << '\n';
+  }
   const auto file = model::open_weight_file(options.path);
-  if (!file) return fail(streams, file.error());
   Findings findings;
-  if (const Result<void> good = examine(**file, findings); !good)
+  if (!file) {
+    findings.error = file.error();
+  } else if (const Result<void> good = examine(**file, findings); !good) {
     findings.error = good.error().in(options.path.string());
-  if (options.json) {
-    print_json(**file, findings, streams.out);
-  } else {
+  }
+  if (options.json && (file || *manifest)) {
+    json::object object =
+        file ? file_json(**file, findings) : json::object{{"error", findings.error->message()}};
+    if (*manifest) object["shards"] = shards_json(**manifest, options.path);
+    streams.out << json::serialize(object) << '\n';
+  } else if (file && !options.json) {
     print_text(**file, findings, streams.out);
   }
   return findings.error ? fail(streams, *findings.error) : kExitFine;

@@ -6,6 +6,7 @@
 #include "core/app/command_plugins.hpp"
 #include "core/app/command_pull.hpp"
 #include "core/app/command_serve.hpp"
+#include "core/app/command_split.hpp"
 #include "core/app/command_template.hpp"
 #include "core/app/command_tokenize.hpp"
 #include "core/app/known_models.hpp"
@@ -38,10 +39,12 @@ struct CommandLine {
   TokenizeOptions tokenize;
   TemplateOptions chat_template;
   PullOptions pull;
+  SplitCommand split;
+  VerifyCommand verify;
   BenchOptions bench;
   std::string path;    // inspect, check, plugin
   std::string plugin;  // plugins info, why
-  std::string model;   // tokenize, template: a path or a known name
+  std::string model;   // tokenize, template, split: a path or a known name
   std::string listen;  // serve --listen
   bool keys = false;   // check --keys
   bool json = false;
@@ -62,7 +65,9 @@ CLI::App* add(CLI::App& app,
 void add_prompt_options(CLI::App& command, PromptOptions& options) {
   command.add_option("--config", options.config, "TOML file with devices, models and stages");
   command.add_option(
-      "--model", options.model, "a GGUF file, or a name that `luna pull` knows; without --config");
+      "--model",
+      options.model,
+      "a GGUF file, a folder of shards, or a name that `luna pull` knows; without --config");
   command.add_option("--system", options.system, "system message");
   command.add_option("--max-tokens",
                      options.n_tokens_max,
@@ -280,7 +285,8 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
                           [](CommandLine& l, const CommandStreams& s) {
                             return run_inspect({l.path, l.json}, s);
                           });
-  inspect->add_option("file", line.path, "a GGUF or safetensors file")->required();
+  inspect->add_option("file", line.path, "a GGUF or safetensors file, or a folder of shards")
+      ->required();
   inspect->add_flag("--json", line.json, "for programs");
 
   CLI::App* check = add(app,
@@ -318,6 +324,49 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
     s.out << "luna " << kVersion << '\n';
     return kExitFine;
   });
+}
+
+void add_shard_commands(CLI::App& app, CommandLine& line) {
+  CLI::App* split =
+      add(app,
+          line,
+          "split",
+          "Cut a model into shards, a file each, any number",
+          [](CommandLine& l, const CommandStreams& s) {
+            std::error_code ignored;
+            const bool is_folder = std::filesystem::is_directory(l.model, ignored);
+            auto path = is_folder ? Result<std::filesystem::path>(l.model) : resolve_model(l.model);
+            if (!path) return fail(s, path.error());
+            l.split.model = *path;
+            l.split.json = l.json;
+            l.split.is_stopped = StopSignal::is_set;
+            return run_split(l.split, s);
+          });
+  split->add_option("model", line.model, "a GGUF file, a folder of shards, or a known name")
+      ->required();
+  auto* n_shards = split->add_option(
+      "--num-shards", line.split.n_shards, "1 to the number of layers, balanced by bytes");
+  n_shards->check(CLI::PositiveNumber);
+  split->add_option(
+      "--layers", line.split.layers, "first and last layer of each shard instead: 0..9,10..29");
+  split->add_option(
+      "--out", line.split.out, "folder for them (default: MODEL-shards-N in the current one)");
+  split->add_flag("--force", line.split.force, "replace the shards in that folder");
+  split->add_flag("--json", line.json, "for programs");
+
+  CLI::App* verify = add(app,
+                         line,
+                         "verify",
+                         "Prove a folder of shards, byte by byte",
+                         [](CommandLine& l, const CommandStreams& s) {
+                           l.verify.folder = l.path;
+                           l.verify.json = l.json;
+                           l.verify.is_stopped = StopSignal::is_set;
+                           return run_verify(l.verify, s);
+                         });
+  verify->add_option("folder", line.path, "what `luna split` wrote")->required();
+  verify->add_option("--shard", line.verify.shard, "only this one, from 0");
+  verify->add_flag("--json", line.json, "for programs");
 }
 
 void add_plugin_commands(CLI::App& app, CommandLine& line) {
@@ -358,6 +407,7 @@ int run(int argc, char** argv) {
   add_bench_command(app, line);
   add_text_commands(app, line);
   add_file_commands(app, line);
+  add_shard_commands(app, line);
   add_plugin_commands(app, line);
   app.fallthrough();
   try {

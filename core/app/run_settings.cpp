@@ -2,6 +2,7 @@
 
 #include "core/app/known_models.hpp"
 #include "core/config/settings_reader.hpp"
+#include "core/model/shard_manifest.hpp"
 
 #include <array>
 #include <system_error>
@@ -37,7 +38,9 @@ Result<config::Settings> settings_for_model(const std::string& model) {
   served.source = model;
   served.path.reset();
   std::error_code ignored;
-  if (is_model_path(model)) served.path = std::filesystem::absolute(model, ignored);
+  const bool is_shards =
+      std::filesystem::exists(std::filesystem::path(model) / model::kManifestName, ignored);
+  if (is_shards || is_model_path(model)) served.path = std::filesystem::absolute(model, ignored);
   return settings;
 }
 

@@ -11,7 +11,9 @@ namespace luna::app {
 Result<text::Vocabulary> load_vocabulary(const std::filesystem::path& path,
                                          const VocabularyLoader& loader) {
   std::error_code ignored;  // a path that cannot be asked for is no folder: the loader says why
-  if (std::filesystem::is_directory(path, ignored)) return text::read_vocabulary_folder(path);
+  const bool is_shards = std::filesystem::exists(path / "manifest.json", ignored);
+  if (!is_shards && std::filesystem::is_directory(path, ignored))
+    return text::read_vocabulary_folder(path);
   return loader(path);
 }
 

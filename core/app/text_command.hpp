@@ -26,7 +26,8 @@ struct CommandStreams {
 constexpr int kExitFine = 0;
 constexpr int kExitFailed = 1;
 
-/// The vocabulary of a folder with `tokenizer.json`, or of a file by `loader`.
+/// The vocabulary of a folder with `tokenizer.json`, or of a model, a file or a folder of shards,
+/// by `loader`.
 /// Errors  those of the reader
 Result<text::Vocabulary> load_vocabulary(const std::filesystem::path& path,
                                          const VocabularyLoader& loader);

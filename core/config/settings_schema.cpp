@@ -117,7 +117,8 @@ constexpr std::array kKeys = {
   KeyRow{"model", "name", text, 1, kNameBytesMax, "", kRequired,
          "name that stages and clients use", store<&ModelSettings::name>},
   KeyRow{"model", "path", text, 1, 4096, "", kRequired,
-         "a path (with a '/' or ending in .gguf), relative to this file, or a name `luna pull` knows",
+         "a GGUF file or a folder of shards, by a path (with a '/' or ending in .gguf) relative to "
+         "this file, or a name `luna pull` knows",
          store<&ModelSettings::source>},
   KeyRow{"model", "kv_cache", choice, 0, 0, "bf16|int8", "bf16",
          "type of the KV cache", store<&ModelSettings::kv_cache>},
