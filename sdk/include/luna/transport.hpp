@@ -102,6 +102,8 @@ struct CommunicatorOptions {
   std::uint32_t n_ranks = 0;
   std::uint64_t message_bytes_max = 0;
   std::span<const luna_comm_lane> lanes;  ///< on which the rank receives
+  /// [n_ranks] of the ranks' endpoints, an empty one: of this; or none at all.
+  std::span<const luna_str> addresses;
 };
 
 /// A transport with the extension luna.ext.collective/0.
@@ -153,8 +155,10 @@ struct CollectiveThunks {
  private:
   static CommunicatorOptions options_of(const luna_comm_open* options) {
     CommunicatorOptions own{
-        view(options->group), options->rank, options->n_ranks, options->message_bytes_max, {}};
+        view(options->group), options->rank, options->n_ranks, options->message_bytes_max, {}, {}};
     if (LUNA_HAS(options, luna_comm_open, lanes)) own.lanes = {options->lanes, options->n_lanes};
+    if (LUNA_HAS(options, luna_comm_open, addresses) && options->addresses != nullptr)
+      own.addresses = {options->addresses, options->n_ranks};
     return own;
   }
 };

@@ -113,8 +113,14 @@ class CpuModel {
     EXPECT_TRUE(made) << made.error().message();
     programs_[rank] = std::move(*made);
     const luna_comm_lane lane{0, 7};
-    luna_comm_open options{
-        sizeof(luna_comm_open), rank, 2, rank, 64 * 64 * sizeof(float), to_abi("cpu"), &lane};
+    luna_comm_open options{sizeof(luna_comm_open),
+                           rank,
+                           2,
+                           rank,
+                           64 * 64 * sizeof(float),
+                           to_abi("cpu"),
+                           &lane,
+                           nullptr};
     luna_err err = make_err();
     EXPECT_EQ(collective_->open(collective_self(), &options, &comms_[rank], &err), LUNA_OK);
     programs_[rank]->bind_comm(*program.bound_slot(LUNA_SLOT_COMM), comms_[rank]);

@@ -109,6 +109,9 @@ typedef struct luna_comm_open {
   luna_str group;       /* ranks that name the same group meet */
   /* [n_lanes]: memory for their messages is made by open, that of any other lane at its first use. */
   const luna_comm_lane* lanes;
+  /* [n_ranks] address blobs of the endpoints where the ranks open; an empty one, or NULL in all:
+   * at this endpoint. Transports of one host may do without. */
+  const luna_str* addresses;
 } luna_comm_open;
 
 typedef struct luna_collective_if {
