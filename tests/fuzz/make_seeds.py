@@ -4,6 +4,7 @@
 """
 
 import json
+import struct
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -66,8 +67,22 @@ def shard_manifests() -> list[bytes]:
             for end, extra in zip(ends, ([], [factors]))]
 
 
+def tcp_frames() -> list[bytes]:
+    """Frames of every type with a payload allowed for it (the fuzzer puts checksums in), a hello, an address."""
+    frames = []
+    for kind in range(1, 22):
+        is_numbered = kind >= 10
+        n_bytes = {1: 100, 2: 32, 3: 32, 4: 32, 8: 1 << 20, 12: 4096, 15: 12, 18: 4096}.get(kind, 0)
+        head = struct.pack("<IHHQQQQQQIII", 0x5043544C, 1, kind, 7, 1, int(is_numbered), 0, n_bytes, 5, 1, 2, 0)
+        frames.append(head + bytes(4))
+    address = b"luna-tcp" + struct.pack("<QH", 11, 4711) + b"node-1.example"
+    hello = struct.pack("<QQB", 12, 3, 1) + bytes(range(32)) + address
+    return [*frames, address, hello]
+
+
 def main() -> None:
     seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
+    seeds["tcp_frame"] = tcp_frames()
     seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]
     seeds["shard_manifest"] = shard_manifests()
     for name, inputs in seeds.items():

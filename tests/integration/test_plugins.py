@@ -16,7 +16,8 @@ from luna_server import config_text, wait_until
 
 START_TIMEOUT_S = 60
 SHIPPED = ["backend_cpu", "backend_reference", "quant_gguf", "role_generate", "role_intent",
-           "role_postprocess", "scheduler_static", "transport_inproc", "transport_shm"]
+           "role_postprocess", "scheduler_static", "transport_inproc", "transport_shm",
+           "transport_tcp"]
 # Owner and descriptor sizes, type 1, owner "Luna" padded: what precedes the note's payload.
 NOTE_HEAD = struct.pack("<I", 5)
 NOTE_OWNER = struct.pack("<I", 1) + b"Luna\0\0\0\0"
@@ -162,7 +163,7 @@ def test_while_a_start_takes_long_the_port_answers_probes(
 def test_plugins_list_and_info_describe_what_ships(run_luna: Callable) -> None:
     listing = run_luna("plugins", "list")
     assert listing.returncode == 0
-    for name in ("cpu", "reference", "static", "generate", "intent", "postprocess", "gguf", "inproc"):
+    for name in ("cpu", "reference", "static", "generate", "intent", "postprocess", "gguf", "inproc", "tcp"):
         assert name in listing.stdout
         info = run_luna("plugins", "info", name)
         assert info.returncode == 0 and name in info.stdout

@@ -38,6 +38,7 @@ def test_no_way_of_computing_changes_a_bit(
         "two threads": {"threads": 2},
         "two devices": {"n_devices": 2},
         "shared memory": {"n_devices": 2, "transport": "shm"},
+        "tcp": {"n_devices": 2, "transport": "tcp"},
         "no prefix cache": {"model_keys": "prefix_cache = false"},
         "draft model": {"model_keys": draft_model_keys(model)},
     }

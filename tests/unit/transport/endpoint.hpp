@@ -9,6 +9,8 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,11 +18,13 @@ namespace luna::test {
 
 class Endpoint {
  public:
-  Endpoint(const luna_transport_if& table, const FakeHost& host, const SettingValues& settings)
+  Endpoint(const luna_transport_if& table, const FakeHost& host, const SettingValues& settings = {})
       : table_(&table) {
     auto made = make_instance(table, host, settings);
     EXPECT_TRUE(made) << made.error().message();
     self_ = *made;
+    collective_ =
+        static_cast<const luna_collective_if*>(table_->head.ext(self_, LUNA_EXT_COLLECTIVE));
   }
   ~Endpoint() { close(); }
   Endpoint(const Endpoint&) = delete;
@@ -39,9 +43,20 @@ class Endpoint {
   }
   luna_status connect(const std::vector<std::uint8_t>& blob, std::uint32_t& peer) {
     luna_err err = make_err();
-    return table_->connect(
-        self_, blob.data(), static_cast<std::uint32_t>(blob.size()), &peer, &err);
+    const luna_status status =
+        table_->connect(self_, blob.data(), static_cast<std::uint32_t>(blob.size()), &peer, &err);
+    reason_ = text_of(err);
+    return status;
   }
+  /// Calls again until the answer is another one than "again".
+  luna_status connect_at_last(const std::vector<std::uint8_t>& blob, std::uint32_t& peer) {
+    luna_status status = LUNA_AGAIN;
+    while ((status = connect(blob, peer)) == LUNA_AGAIN)
+      std::this_thread::yield();
+    return status;
+  }
+  /// Of the last connect() that failed.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
   std::uint64_t add(std::vector<std::uint8_t>& bytes) {
     const luna_mem memory{LUNA_MEM_HOST, 0, bytes.data(), bytes.size(), -1, 0};
     std::uint64_t key = 0;
@@ -76,9 +91,35 @@ class Endpoint {
     return table_->estimate_ns(self_, peer, n_bytes);
   }
 
+  /// ranks   address blobs of all; empty: all ranks are here
+  Result<const luna_comm*> open(std::uint32_t rank,
+                                std::uint32_t n_ranks,
+                                std::uint64_t message_bytes_max,
+                                std::string_view group,
+                                const std::vector<std::vector<std::uint8_t>>& ranks = {}) {
+    std::vector<luna_str> addresses;
+    for (const auto& blob : ranks)
+      addresses.push_back({reinterpret_cast<const char*>(blob.data()), blob.size()});
+    luna_comm_open options{};
+    options.struct_size = sizeof(options);
+    options.rank = rank;
+    options.n_ranks = n_ranks;
+    options.message_bytes_max = message_bytes_max;
+    options.group = to_abi(group);
+    options.addresses = ranks.empty() ? nullptr : addresses.data();
+    const luna_comm* comm = nullptr;
+    luna_err err = make_err();
+    LUNA_TRY(to_result(collective_->open(self_, &options, &comm, &err), err, "open"));
+    return comm;
+  }
+  void abort(const luna_comm* comm) { collective_->abort(self_, comm); }
+  void close(const luna_comm* comm) { collective_->close(self_, comm); }
+
  private:
   const luna_transport_if* table_;
+  const luna_collective_if* collective_ = nullptr;
   void* self_ = nullptr;
+  std::string reason_;
 };
 
 /// Connects two endpoints of one thread; each is the other's peer 0.

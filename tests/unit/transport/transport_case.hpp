@@ -42,6 +42,7 @@ inline std::vector<TransportCase> transport_cases() {
        {{"directory", private_folder()}, {"ring_bytes_max", std::int64_t{65536}}},
        4096,
        4096 / 16},
+      {"transport_tcp", {}, 4 * 1000, 4},
   };
 }
 
