@@ -110,8 +110,10 @@ TEST_F(TcpFailure, TransfersGoOnAfterACut) {
 TEST_F(TcpFailure, DelayChangesNothingButTheEstimate) {
   connect(quick());
   relay_->delay(milliseconds(30));
-  for (std::uint32_t i = 0; i < 10; ++i)
-    ASSERT_EQ(send(i, 100), LUNA_OK), expect_message(i, 100);
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    ASSERT_EQ(send(i, 100), LUNA_OK);
+    expect_message(i, 100);
+  }
   while (a_->estimate_ns(0, 0) < 10'000'000)
     std::this_thread::yield();
 }

@@ -206,8 +206,8 @@ TEST_P(TcpTransfer, EstimatesComeFromWhatWasMeasured) {
   EXPECT_GT(much, none);
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, TcpTransfer, ::testing::Bool(), [](const auto& info) {
-  return info.param ? "tls" : "plain";
+INSTANTIATE_TEST_SUITE_P(Streams, TcpTransfer, ::testing::Bool(), [](const auto& which) {
+  return which.param ? "tls" : "plain";
 });
 
 }  // namespace
