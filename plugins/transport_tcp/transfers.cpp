@@ -62,15 +62,17 @@ void Transfers::send_frame(FrameType type,
 }
 
 void Transfers::post_send(const Transfer& send) {
+  if (!meet(send)) sends_.push_back(send);
+}
+
+bool Transfers::meet(const Transfer& send) {
   const auto ready = std::find_if(
       readies_.begin(), readies_.end(), [&](const Ready& r) { return r.tag == send.tag; });
-  if (ready == readies_.end()) {
-    sends_.push_back(send);
-    return;
-  }
+  if (ready == readies_.end()) return false;
   const Ready met = *ready;
   readies_.erase(ready);
   fly(send, met);
+  return true;
 }
 
 void Transfers::post_receive(const Transfer& receive) {
@@ -180,11 +182,16 @@ void Transfers::on_failed(const Header& header) {
 void Transfers::on_taken(const Header& header) {
   const auto found = flying_.find(header.argument);
   if (found == flying_.end()) return;  // its memory was taken back meanwhile
-  const Flying& flying = found->second;
+  const Flying flying = found->second;
+  flying_.erase(found);
+  const luna_status status = status_of(header.value);
+  if (status == LUNA_CANCELLED) {  // the receive was withdrawn while the bytes were on their way
+    if (!meet(flying.send)) sends_.push_front(flying.send);
+    return;
+  }
   if (flying.is_alone && flying.send.n_bytes >= kMeasuredBytesMin)
     peer_.status().note_bandwidth(flying.send.n_bytes, peer_.now_ns() - flying.start_ns);
-  finish(flying.send, status_of(header.value), flying.send.n_bytes);
-  flying_.erase(found);
+  finish(flying.send, status, flying.send.n_bytes);
 }
 
 }  // namespace luna::tcp

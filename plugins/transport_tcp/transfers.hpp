@@ -80,6 +80,8 @@ class Transfers {
     bool is_alone = false;  // nothing else was under way, so its time tells the bandwidth
   };
 
+  /// Starts a send that a receive waits for. False: none does.
+  bool meet(const Transfer& send);
   void fly(const Transfer& send, const Ready& ready);
   void finish(const Transfer& transfer, luna_status status, std::uint64_t n_bytes);
   void send_frame(FrameType type, std::uint64_t id, std::uint64_t value, std::uint32_t tag = 0);

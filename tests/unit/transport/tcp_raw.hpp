@@ -53,11 +53,12 @@ class RawStream {
   }
   /// Waits until the other side closes. Returns what it said before.
   Bytes receive_to_the_end() {
+    constexpr std::size_t kStep = 65536;
     Bytes all;
     for (;;) {
-      const Bytes some = receive(1);
-      if (some.empty()) return all;
-      all.push_back(some[0]);
+      const Bytes some = receive(kStep);
+      all.insert(all.end(), some.begin(), some.end());
+      if (some.size() < kStep) return all;
     }
   }
   struct Frame {
