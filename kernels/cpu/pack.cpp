@@ -174,6 +174,23 @@ void put_scale(bool wide, float x, int lane, std::byte* vector, bool* exact) {
   }
 }
 
+/// The second level of a row's record g: bytes of the sub-scales, then of the sub-offsets.
+void put_sub_scales(
+    const PackedForm& p, const WeightRows& rows, std::int64_t row, std::int64_t g, std::byte* out) {
+  const std::int64_t lane = row % 16;
+  const std::int64_t n_sub = p.scale_group / p.form.group;
+  const auto put = [&](const std::int8_t* values, std::byte* at) {
+    for (std::int64_t j = 0; j < n_sub; ++j) {
+      std::memcpy(at + 16 * j + lane, values + g * n_sub + j, 1);
+    }
+  };
+  put(plane_row<std::int8_t>(rows.sub_scale, rows.sub_scale_stride_bytes, row), out);
+  if (p.has_offsets) {
+    put(plane_row<std::int8_t>(rows.sub_offset, rows.sub_offset_stride_bytes, row),
+        out + 16 * n_sub);
+  }
+}
+
 /// One row's part of the scale records. `row` is relative to the range's first row.
 void pack_scale_row(const PackedForm& p,
                     const WeightRows& rows,
@@ -199,20 +216,7 @@ void pack_scale_row(const PackedForm& p,
       next += vector;
     }
     if (two_levels) {
-      const std::int64_t n_sub = p.scale_group / p.form.group;
-      const auto* subs =
-          plane_row<std::int8_t>(rows.sub_scale, rows.sub_scale_stride_bytes, row) + g * n_sub;
-      const auto* sub_offsets =
-          p.has_offsets
-              ? plane_row<std::int8_t>(rows.sub_offset, rows.sub_offset_stride_bytes, row) +
-                    g * n_sub
-              : nullptr;
-      for (std::int64_t j = 0; j < n_sub; ++j) {
-        std::memcpy(next + 16 * j + lane, subs + j, 1);
-        if (sub_offsets != nullptr) {
-          std::memcpy(next + 16 * (n_sub + j) + lane, sub_offsets + j, 1);
-        }
-      }
+      put_sub_scales(p, rows, row, g, next);
     }
   }
 }

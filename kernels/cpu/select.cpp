@@ -68,7 +68,7 @@ const char* refusal(Isa isa) {
 }
 
 const KernelSet* set_of(Isa isa) {
-  static const KernelSet kAmx = amx::make_set();
+  static const KernelSet amx_set = amx::make_set();
   switch (isa) {
     case Isa::portable:
       return &portable::kSet;
@@ -79,7 +79,7 @@ const KernelSet* set_of(Isa isa) {
     case Isa::avx512_bf16:
       return &avx512_bf16::kSet;
     case Isa::amx:
-      return &kAmx;
+      return &amx_set;
   }
   return nullptr;
 }

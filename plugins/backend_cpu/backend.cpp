@@ -139,7 +139,7 @@ std::string cpu_name() {
   unsigned regs[4] = {};
   for (unsigned leaf = 0; leaf < 3; ++leaf) {
     if (__get_cpuid(0x80000002U + leaf, &regs[0], &regs[1], &regs[2], &regs[3]) == 0) return "x86";
-    std::memcpy(brand + 16 * leaf, regs, sizeof(regs));
+    std::memcpy(brand + std::size_t{16} * leaf, regs, sizeof(regs));
   }
   const std::string name = brand;
   const std::size_t first = name.find_first_not_of(' ');

@@ -249,8 +249,8 @@ class StepThread : public ThreadView {
   void run_leader_op(const CompiledOp& op) {
     if (op.action == Action::kv_copy) {
       for (std::uint32_t i = 0; i < c_.step.n_kv_copies; ++i)
-        std::memmove(c_.kv.base + c_.step.kv_copies[i].to_block * c_.kv.block_bytes,
-                     c_.kv.base + c_.step.kv_copies[i].from_block * c_.kv.block_bytes,
+        std::memmove(c_.kv.base + std::size_t{c_.step.kv_copies[i].to_block} * c_.kv.block_bytes,
+                     c_.kv.base + std::size_t{c_.step.kv_copies[i].from_block} * c_.kv.block_bytes,
                      c_.kv.block_bytes);
       return;
     }

@@ -50,7 +50,7 @@ class PruneOps : public HeadView {
       args.log_sum_exp = log_sum_exps(op, run.first_row, kv_head);
       args.first = std::int64_t{partition} * kernels::kPartitionTokens;
       // Whole steps of 32 slots: what no row sees is given nothing.
-      const std::uint32_t n_slots = run.first_slot + run.n_rows;
+      const std::int64_t n_slots = std::int64_t{run.first_slot} + run.n_rows;
       args.last =
           std::min<std::int64_t>(args.first + kernels::kPartitionTokens, (n_slots + 31) / 32 * 32);
       if (args.first < args.last) k_.observe(args);
