@@ -106,6 +106,15 @@ LUNA_ISA_INLINE F select_range(F x, F y, int first, int last) {
   return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(in_a)),
           _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(in_b))};
 }
+LUNA_ISA_INLINE F select(unsigned bits, F x, F y) {
+  const __m256i lanes_a = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i lanes_b = _mm256_slli_epi32(lanes_a, 8);
+  const __m256i all = _mm256_set1_epi32(static_cast<std::int32_t>(bits));
+  const __m256i in_a = _mm256_cmpeq_epi32(_mm256_and_si256(all, lanes_a), lanes_a);
+  const __m256i in_b = _mm256_cmpeq_epi32(_mm256_and_si256(all, lanes_b), lanes_b);
+  return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(in_a)),
+          _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(in_b))};
+}
 LUNA_ISA_INLINE unsigned greater(F x, F y) {
   const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ));
   const int b = _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
@@ -173,6 +182,30 @@ LUNA_ISA_INLINE std::int32_t max_of_words(I x) {
   v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
   v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xB1));
   return _mm_cvtsi128_si32(v);
+}
+/// Lane i of 8: the lanes of the vector v[i] joined, in any order.
+template <class Op>
+LUNA_ISA_INLINE __m256i join_eight(const I* v, Op op) {
+  __m256i quarters[2];  // [i]: each 128 bits hold a part of vectors 4 i .. 4 i + 3
+  for (int i = 0; i < 2; ++i) {
+    __m256i w[4];
+    for (int j = 0; j < 4; ++j) {
+      w[j] = op(v[4 * i + j].a, v[4 * i + j].b);
+    }
+    const __m256i first = op(_mm256_unpacklo_epi32(w[0], w[1]), _mm256_unpackhi_epi32(w[0], w[1]));
+    const __m256i second = op(_mm256_unpacklo_epi32(w[2], w[3]), _mm256_unpackhi_epi32(w[2], w[3]));
+    quarters[i] = op(_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second));
+  }
+  return op(_mm256_permute2x128_si256(quarters[0], quarters[1], 0x20),
+            _mm256_permute2x128_si256(quarters[0], quarters[1], 0x31));
+}
+LUNA_ISA_INLINE I sum_of_each(const I* v) {
+  const auto op = [&](__m256i x, __m256i y) LUNA_LAMBDA_INLINE { return _mm256_add_epi32(x, y); };
+  return {join_eight(v, op), join_eight(v + 8, op)};
+}
+LUNA_ISA_INLINE I max_of_each(const I* v) {
+  const auto op = [&](__m256i x, __m256i y) LUNA_LAMBDA_INLINE { return _mm256_max_epi32(x, y); };
+  return {join_eight(v, op), join_eight(v + 8, op)};
 }
 LUNA_ISA_INLINE I dot_halves(I acc, I x, I y) {
   return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)),

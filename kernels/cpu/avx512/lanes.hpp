@@ -92,6 +92,9 @@ LUNA_ISA_INLINE F select_range(F a, F b, int first, int last) {
   const auto mask = static_cast<__mmask16>(first_lanes(last) & ~first_lanes(first));
   return _mm512_mask_blend_ps(mask, b, a);
 }
+LUNA_ISA_INLINE F select(unsigned bits, F a, F b) {
+  return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), b, a);
+}
 LUNA_ISA_INLINE unsigned greater(F a, F b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
 }
@@ -157,6 +160,27 @@ LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
   v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0x4E));
   v = _mm_max_epi32(v, _mm_shuffle_epi32(v, 0xB1));
   return _mm_cvtsi128_si32(v);
+}
+/// Lane i: the lanes of the vector a[i] joined, in any order.
+template <class Op>
+LUNA_ISA_INLINE I join_each(const I* a, Op op) {
+  I quarters[4];  // [i]: each 128 bits hold a part of vectors 4 i .. 4 i + 3
+  for (int i = 0; i < 4; ++i) {
+    const I* v = a + 4 * i;
+    const I first = op(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+    const I second = op(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+    quarters[i] = op(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second));
+  }
+  const auto join = [&](I x, I y) LUNA_LAMBDA_INLINE {
+    return op(_mm512_shuffle_i32x4(x, y, 0x88), _mm512_shuffle_i32x4(x, y, 0xDD));
+  };
+  return join(join(quarters[0], quarters[1]), join(quarters[2], quarters[3]));
+}
+LUNA_ISA_INLINE I sum_of_each(const I* a) {
+  return join_each(a, [&](I x, I y) LUNA_LAMBDA_INLINE { return add_words(x, y); });
+}
+LUNA_ISA_INLINE I max_of_each(const I* a) {
+  return join_each(a, [&](I x, I y) LUNA_LAMBDA_INLINE { return max_words(x, y); });
 }
 LUNA_ISA_INLINE I dot_halves(I acc, I a, I b) {
   return _mm512_dpwssd_epi32(acc, a, b);

@@ -110,6 +110,10 @@ LUNA_ISA_INLINE F duplicate(F a) {
 LUNA_ISA_INLINE F select_range(F a, F b, int first, int last) {
   return map([&](int i) { return i >= first && i < last ? a.v[i] : b.v[i]; });
 }
+/// Lanes whose bit is set of a, the others of b.
+LUNA_ISA_INLINE F select(unsigned bits, F a, F b) {
+  return map([&](int i) { return ((bits >> i) & 1U) != 0 ? a.v[i] : b.v[i]; });
+}
 /// Bit i: lane i of a is greater than lane i of b.
 LUNA_ISA_INLINE unsigned greater(F a, F b) {
   unsigned bits = 0;
@@ -194,6 +198,13 @@ LUNA_ISA_INLINE std::int32_t max_of_words(I a) {
     best = x > best ? x : best;
   }
   return best;
+}
+/// Lane i: that of the vector a[i], i in 0..15.
+LUNA_ISA_INLINE I sum_of_each(const I* a) {
+  return map_words([&](int i) { return sum_of_words(a[i]); });
+}
+LUNA_ISA_INLINE I max_of_each(const I* a) {
+  return map_words([&](int i) { return max_of_words(a[i]); });
 }
 LUNA_ISA_INLINE std::int32_t half(std::int32_t word, int which) {
   return static_cast<std::int16_t>(static_cast<std::uint32_t>(word) >> (16 * which));

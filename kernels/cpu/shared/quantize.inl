@@ -48,11 +48,11 @@ LUNA_ISA_INLINE void quantize_group(const float* x, std::int64_t n, int limit, G
   }
 }
 
-void quantize_rows(const float* x,
-                   std::int64_t x_stride,
-                   std::int64_t first_row,
-                   std::int64_t n_rows,
-                   const QuantizedRows* out) {
+void quantize_some_rows(const float* x,
+                        std::int64_t x_stride,
+                        std::int64_t first_row,
+                        std::int64_t n_rows,
+                        const QuantizedRows* out) {
   const int limit = activation_limit(out->bits);
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int64_t row = first_row + r;
@@ -74,6 +74,77 @@ void quantize_rows(const float* x,
                       sums});
     }
   }
+}
+
+/// Rows whose groups are quantized together, a row a lane: the scales of 16 rows lie side by side.
+/// Fewer rows gain nothing by it: what the lanes hold would have to be stored one by one.
+inline constexpr int kBatchRows = 16;
+
+/// Writes the codes of 32 inputs of one row and returns their sum, spread over the lanes.
+LUNA_ISA_INLINE I quantize_32(const float* x, F inverse, std::int16_t* codes) {
+  const I low = to_words(mul(load(x), inverse));
+  const I high = to_words(mul(load(x + 16), inverse));
+  store_low_halves(codes, low);
+  store_low_halves(codes + 16, high);
+  return add_words(low, high);
+}
+
+/// One group of 32 inputs of kBatchRows rows.
+///
+/// x, codes, scale, scaled_sum  of the first row
+LUNA_ISA_INLINE void quantize_batch(const float* x,
+                                    std::int64_t x_stride,
+                                    std::int16_t* codes,
+                                    const QuantizedRows& out,
+                                    std::int64_t at) {
+  I largest[kBatchRows];
+  for (int r = 0; r < kBatchRows; ++r) {
+    const float* x_row = x + r * x_stride;
+    largest[r] = max_words(magnitude(as_words(load(x_row))), magnitude(as_words(load(x_row + 16))));
+  }
+  const F x_max = as_floats(max_of_each(largest));
+  const F range = set(static_cast<float>(activation_limit(out.bits)));
+  const F zero = set(0.0F);
+  const unsigned is_finite = greater(set(__builtin_inff()), x_max);
+  const unsigned is_zero = greater(set(kActivationFloor), x_max);
+  float inverse[kBatchRows];
+  store(inverse, select(is_finite & ~is_zero, div(range, x_max), zero));
+  F scale = select(is_finite, div(x_max, range), set(__builtin_nanf("")));
+  scale = select(is_zero, zero, scale);
+  I sums[kBatchRows];
+  for (int r = 0; r < kBatchRows; ++r) {
+    sums[r] = quantize_32(x + r * x_stride, set(inverse[r]), codes + r * out.code_stride);
+  }
+  for (unsigned lost = ~is_finite & 0xFFFFU; lost != 0; lost &= lost - 1) {
+    const int r = __builtin_ctz(lost);  // NaN * 0 left something else than 0
+    sums[r] = set_word(0);
+    store_low_halves(codes + r * out.code_stride, set_word(0));
+    store_low_halves(codes + r * out.code_stride + 16, set_word(0));
+  }
+  store(out.scale + at, scale);
+  store(out.scaled_sum + at, mul(to_floats(sum_of_each(sums)), scale));
+}
+
+void quantize_rows(const float* x,
+                   std::int64_t x_stride,
+                   std::int64_t first_row,
+                   std::int64_t n_rows,
+                   const QuantizedRows* out) {
+  std::int64_t r = 0;
+  const QuantizedRows rows = *out;  // its own, which what is written cannot change
+  if (rows.group == 32 && rows.codes != nullptr) {
+    for (; r + kBatchRows <= n_rows; r += kBatchRows) {
+      const std::int64_t row = first_row + r;
+      for (std::int64_t g = 0; g < rows.n_groups; ++g) {
+        quantize_batch(x + r * x_stride + 32 * g,
+                       x_stride,
+                       rows.codes + row * rows.code_stride + 32 * g,
+                       rows,
+                       g * rows.group_stride + row);
+      }
+    }
+  }
+  quantize_some_rows(x + r * x_stride, x_stride, first_row + r, n_rows - r, out);
 }
 
 /// A dense row as the left side of chains, and the elements to the next one.

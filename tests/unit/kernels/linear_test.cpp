@@ -284,6 +284,44 @@ TEST(QuantizeRows, EverySetFollowsTheContractToTheBit) {
   }
 }
 
+TEST(QuantizeRows, GiveTheBitsOfEachRowAlone) {
+  set_thread_float_mode();
+  const std::int64_t k = 576 + 32;
+  const std::int64_t n = 35;
+  std::vector<float> x = Random(19).normals(static_cast<std::size_t>(n * k));
+  for (std::size_t i = 0; i < x.size(); i += 1201) {
+    x[i] = i % 2 == 0 ? NAN : INFINITY;
+  }
+  for (const int bits : {12, 8}) {
+    for (const std::int64_t group : {32, 64, 128, 256}) {
+      for (const KernelSet* set : kernel_sets()) {
+        const AlignedBytes bytes(quantized_rows_bytes(n, k, group, bits));
+        const AlignedBytes expected(quantized_rows_bytes(n, k, group, bits));
+        for (const AlignedBytes* memory : {&bytes, &expected}) {
+          std::memset(memory->get(), 0, memory->size);
+        }
+        const QuantizedRows alone = place_quantized_rows(expected.get(), n, k, group, bits);
+        for (std::int64_t row = 0; row < n; ++row) {
+          set->quantize_rows(x.data() + row * k, k, row, 1, &alone);
+        }
+        const QuantizedRows rows = place_quantized_rows(bytes.get(), n, k, group, bits);
+        std::int64_t first = 0;
+        for (const std::int64_t n_rows : {1, 2, 8, 24}) {  // within batches, across, whole
+          set->quantize_rows(x.data() + first * k, k, first, n_rows, &rows);
+          first += n_rows;
+        }
+        ASSERT_EQ(0, std::memcmp(bytes.get(), expected.get(), bytes.size))
+            << set->name << " group " << group << " bits " << bits;
+        for (std::int64_t g = 0; g < rows.n_groups; ++g) {
+          const bool has_nan = std::isnan(rows.scale[g * rows.group_stride]);
+          ASSERT_EQ(has_nan, g == 0) << set->name;  // of row 0, whose first input is NaN
+        }
+        ASSERT_EQ(code_of(rows, 0, 1), 0) << set->name;
+      }
+    }
+  }
+}
+
 TEST(QuantizeRows, NonFiniteInputMakesTheRowNanAndLeavesOthersAlone) {
   set_thread_float_mode();
   const CanonicalWeight w(quantized_forms()[1].form, 32, 64, 1);
