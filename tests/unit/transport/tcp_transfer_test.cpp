@@ -132,6 +132,7 @@ TEST_P(TcpTransfer, MemoryThatGoesAwayEndsItsTransfersAndTheConnectionGoesOn) {
   ASSERT_EQ(a_->post({transfer(LUNA_XFER_SEND, 5, small_key, 4)}), LUNA_OK);
   ASSERT_EQ(b_->post({transfer(LUNA_XFER_RECV, 5, got_key, 4)}), LUNA_OK);
   EXPECT_EQ(b_->wait_for(1)[0].status, LUNA_OK);
+  EXPECT_EQ(a_->wait_for(1)[0].status, LUNA_OK);  // the memory is the transport's until then
   EXPECT_EQ(got, small);
 }
 
@@ -167,6 +168,7 @@ TEST_P(TcpTransfer, PeerThatIsDroppedIsReachedAnewUnderAnotherNumber) {
   ASSERT_EQ(a_->post({transfer(LUNA_XFER_SEND, 3, key, 8, 1)}), LUNA_OK);
   ASSERT_EQ(b_->post({transfer(LUNA_XFER_RECV, 3, to_key, 8, peer)}), LUNA_OK);
   EXPECT_EQ(b_->wait_for(1)[0].status, LUNA_OK);
+  EXPECT_EQ(a_->wait_for(1)[0].status, LUNA_OK);
 }
 
 TEST_P(TcpTransfer, PostBeyondRegisteredMemoryOrItsBoundStartsNothing) {
