@@ -64,7 +64,8 @@ Result<void> Group::join(const CommunicatorOptions& options) {
                      (before == RankState::present ? " is open already"
                                                    : " has closed; the others must close first")};
   }
-  LUNA_TRY(segment_.reserve(layout_.vectors + options.rank * 2 * kVectorBytes, 2 * kVectorBytes));
+  const std::uint64_t vectors = layout_.vectors + std::uint64_t{options.rank} * 2 * kVectorBytes;
+  LUNA_TRY(segment_.reserve(vectors, 2 * kVectorBytes));
   for (const luna_comm_lane& wanted : options.lanes) {
     if (const auto made = lane(wanted.peer, options.rank, wanted.tag); !made) return made.error();
   }

@@ -54,7 +54,7 @@ struct LaneWords {
 class Group {
  public:
   /// A piece of an all-reduce: beyond it copies bound the time, not the meetings.
-  static constexpr std::uint64_t kVectorBytes = 64 * 1024;
+  static constexpr std::uint64_t kVectorBytes = std::uint64_t{64} * 1024;
 
   /// Errors   as Segment::create()
   static Result<Group> create(const GroupTerms& terms);

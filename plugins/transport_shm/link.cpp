@@ -22,7 +22,7 @@ std::uint64_t inbox_bytes(std::uint64_t ring_bytes) {
 }
 
 /// Of a transfer's bytes in one frame: other frames come between, and a head costs little beside.
-constexpr std::uint64_t kPieceBytesMax = 64 * 1024;
+constexpr std::uint64_t kPieceBytesMax = std::uint64_t{64} * 1024;
 constexpr std::uint64_t kPieceBytesMin = 1024;
 /// Not yet written; withdrawn transfers leave theirs, so it is more than transfers there can be.
 constexpr std::size_t kControlFramesMax = 4 * Link::kTransfersMax;

@@ -99,7 +99,7 @@ class RankChannels {
 class ReduceOverChannels {
  public:
   /// Of FP32. Small enough to lie in a socket's buffer, large enough to fill a link.
-  static constexpr std::size_t kPieceBytes = 32 * 1024;
+  static constexpr std::size_t kPieceBytes = std::size_t{32} * 1024;
 
   ReduceOverChannels(std::uint32_t rank, std::uint32_t n_ranks)
       : rank_(rank), n_ranks_(n_ranks), received_(kPieceBytes), sum_(kPieceBytes / sizeof(float)) {}
