@@ -5,12 +5,13 @@
 
 namespace luna::inproc {
 
-Group::Group(std::string name, std::uint32_t n_ranks, std::uint64_t message_bytes_max)
-    : name_(std::move(name)),
-      n_ranks_(n_ranks),
-      message_bytes_max_(message_bytes_max),
-      ranks_(n_ranks),
-      pairs_(std::size_t{n_ranks} * n_ranks) {}
+Group::Group(const CommunicatorOptions& options)
+    : name_(options.group),
+      n_ranks_(options.n_ranks),
+      message_bytes_max_(options.message_bytes_max),
+      n_messages_max_(comm_messages(options)),
+      ranks_(n_ranks_),
+      pairs_(std::size_t{n_ranks_} * n_ranks_) {}
 
 Result<void> Group::join(std::uint32_t rank) {
   if (is_aborted()) {
@@ -59,7 +60,7 @@ Mailbox* Group::mailbox(std::uint32_t from, std::uint32_t to, std::uint64_t tag)
   const std::lock_guard lock(mutex_);
   const auto [place, found] = find();
   if (found != nullptr || place == nullptr) return found;
-  mailboxes_.push_back(std::make_unique<Mailbox>(message_bytes_max_));
+  mailboxes_.push_back(std::make_unique<Mailbox>(message_bytes_max_, n_messages_max_));
   place->tag = tag;
   place->mailbox.store(mailboxes_.back().get(), std::memory_order_release);
   return mailboxes_.back().get();

@@ -18,11 +18,12 @@ namespace luna::inproc {
 /// What the ranks of a communicator share. Lives until its last rank has closed.
 class Group {
  public:
-  Group(std::string name, std::uint32_t n_ranks, std::uint64_t message_bytes_max);
+  explicit Group(const CommunicatorOptions& options);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint32_t n_ranks() const { return n_ranks_; }
   [[nodiscard]] std::uint64_t message_bytes_max() const { return message_bytes_max_; }
+  [[nodiscard]] std::uint32_t n_messages_max() const { return n_messages_max_; }
 
   /// Marks a rank as there. invalid_argument: the rank was opened before. [main]
   Result<void> join(std::uint32_t rank);
@@ -58,6 +59,7 @@ class Group {
   const std::string name_;
   const std::uint32_t n_ranks_;
   const std::uint64_t message_bytes_max_;
+  const std::uint32_t n_messages_max_;
   std::vector<std::atomic<RankState>> ranks_;
   std::vector<Pair> pairs_;  // [from, to]
   std::mutex mutex_;         // guards the making of mailboxes

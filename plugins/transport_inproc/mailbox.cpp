@@ -52,13 +52,14 @@ void Signal::relax() {
 #endif
 }
 
-Mailbox::Mailbox(std::uint64_t message_bytes_max)
+Mailbox::Mailbox(std::uint64_t message_bytes_max, std::uint32_t n_messages_max)
     : message_bytes_max_(message_bytes_max),
-      bytes_(new std::byte[static_cast<std::size_t>(message_bytes_max) * kDepth]) {}
+      bytes_(new std::byte[static_cast<std::size_t>(message_bytes_max) * n_messages_max]),
+      n_bytes_(n_messages_max) {}
 
 void Mailbox::write(std::span<const std::byte> data) {
   const std::uint32_t n = n_sent_.load(std::memory_order_relaxed);
-  const std::uint32_t place = n % kDepth;
+  const std::size_t place = n % n_bytes_.size();
   if (!data.empty()) {
     std::memcpy(bytes_.get() + place * message_bytes_max_, data.data(), data.size());
   }
@@ -68,7 +69,7 @@ void Mailbox::write(std::span<const std::byte> data) {
 }
 
 std::span<const std::byte> Mailbox::read() const {
-  const std::uint32_t place = n_received_.load(std::memory_order_relaxed) % kDepth;
+  const std::size_t place = n_received_.load(std::memory_order_relaxed) % n_bytes_.size();
   return {bytes_.get() + place * message_bytes_max_, static_cast<std::size_t>(n_bytes_[place])};
 }
 

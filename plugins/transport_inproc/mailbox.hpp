@@ -3,12 +3,12 @@
 
 #include <luna/plugin.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace luna::inproc {
 
@@ -60,12 +60,10 @@ class Signal {
 /// A ring of messages with one sender, one receiver and one tag. A resource, owned by its group.
 class Mailbox {
  public:
-  /// Enough for a sender to run a few micro-batches ahead of its receiver; more would only cost
-  /// memory, since the slowest rank sets the pace.
-  static constexpr std::uint32_t kDepth = 4;
-
-  /// Reserves kDepth messages; pages are touched only as far as messages reach.
-  explicit Mailbox(std::uint64_t message_bytes_max);
+  /// n_messages_max  how far the sender may run ahead of its receiver
+  ///
+  /// Reserves them all; pages are touched only as far as messages reach.
+  Mailbox(std::uint64_t message_bytes_max, std::uint32_t n_messages_max);
 
   /// Copies a message in; waits while the ring is full.
   /// spins     whether waiting may keep a core for a moment
@@ -103,7 +101,7 @@ class Mailbox {
  private:
   [[nodiscard]] bool has_room() const {
     return n_sent_.load(std::memory_order_relaxed) - n_received_.load(std::memory_order_acquire) <
-           kDepth;
+           n_bytes_.size();
   }
   [[nodiscard]] bool has_message() const {
     return n_sent_.load(std::memory_order_acquire) != n_received_.load(std::memory_order_relaxed);
@@ -112,8 +110,8 @@ class Mailbox {
   [[nodiscard]] std::span<const std::byte> read() const;
 
   const std::uint64_t message_bytes_max_;
-  const std::unique_ptr<std::byte[]> bytes_;  // [kDepth, message_bytes_max]
-  std::array<std::uint64_t, kDepth> n_bytes_{};
+  const std::unique_ptr<std::byte[]> bytes_;  // [n_messages_max, message_bytes_max]
+  std::vector<std::uint64_t> n_bytes_;        // [n_messages_max]
   std::atomic<std::uint32_t> n_sent_{0};
   std::atomic<std::uint32_t> n_received_{0};
   Signal signal_;

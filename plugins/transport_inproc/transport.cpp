@@ -142,7 +142,7 @@ class InprocTransport final : public CollectiveTransport {
   [[nodiscard]] Result<std::uint64_t> communicator_bytes(
       const CommunicatorOptions& options) const override {
     LUNA_TRY(check_communicator(options));
-    return options.lanes.size() * Mailbox::kDepth * options.message_bytes_max;
+    return options.lanes.size() * comm_messages(options) * options.message_bytes_max;
   }
 
  private:
@@ -161,19 +161,24 @@ class InprocTransport final : public CollectiveTransport {
   Result<std::shared_ptr<Group>> group_of(const CommunicatorOptions& options) {
     for (const auto& group : groups_) {
       if (group->name() != options.group) continue;
+      const std::uint32_t n_messages = comm_messages(options);
       if (group->n_ranks() != options.n_ranks ||
-          group->message_bytes_max() != options.message_bytes_max) {
-        return Error{Code::invalid_argument,
-                     "group " + group->name() + " has " + std::to_string(group->n_ranks()) +
-                         " ranks and messages of up to " +
-                         std::to_string(group->message_bytes_max()) + " bytes; rank " +
-                         std::to_string(options.rank) + " says " + std::to_string(options.n_ranks) +
-                         " and " + std::to_string(options.message_bytes_max)};
+          group->message_bytes_max() != options.message_bytes_max ||
+          group->n_messages_max() != n_messages) {
+        const auto shape = [](std::uint32_t n_ranks, std::uint32_t n, std::uint64_t n_bytes) {
+          return std::to_string(n_ranks) + " ranks, " + std::to_string(n) + " messages of up to " +
+                 std::to_string(n_bytes) + " bytes a lane";
+        };
+        return Error{
+            Code::invalid_argument,
+            "group " + group->name() + " has " +
+                shape(group->n_ranks(), group->n_messages_max(), group->message_bytes_max()) +
+                "; rank " + std::to_string(options.rank) + " says " +
+                shape(options.n_ranks, n_messages, options.message_bytes_max)};
       }
       return group;
     }
-    groups_.push_back(std::make_shared<Group>(
-        std::string(options.group), options.n_ranks, options.message_bytes_max));
+    groups_.push_back(std::make_shared<Group>(options));
     return groups_.back();
   }
 

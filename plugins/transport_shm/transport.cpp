@@ -150,10 +150,11 @@ class ShmTransport final : public CollectiveTransport {
     return run + "/" + std::string(group);
   }
 
-  /// Two messages fit, so that a sender can go on while its receiver computes; larger rings than
-  /// the setting would cost more memory than the waiting costs time.
+  /// Two messages fit, or as many as were asked for, so that a sender can go on while its receiver
+  /// computes; larger rings than the setting would cost more memory than the waiting costs time.
   [[nodiscard]] GroupTerms terms_of(const CommunicatorOptions& options) const {
-    const std::uint64_t wanted = std::bit_ceil(2 * (options.message_bytes_max + 64));
+    const std::uint64_t n_messages = std::max(options.n_messages_max, 2U);
+    const std::uint64_t wanted = std::bit_ceil(n_messages * (options.message_bytes_max + 64));
     return {options.n_ranks,
             0,
             options.message_bytes_max,

@@ -20,6 +20,16 @@ inline constexpr std::uint32_t kCommRanksMax = 64;
 /// A program's tags are its borders between devices; a step needs one or two a pair.
 inline constexpr std::uint32_t kCommTagsMax = 32;
 inline constexpr std::uint64_t kCommMessageBytesMax = std::uint64_t{1} << 30U;
+inline constexpr std::uint32_t kCommMessagesMax = 64;
+
+/// Messages of a lane that a communicator has room for: as asked, or where nobody says how many, as
+/// far as a sender may usefully run ahead. Two at least: in an all-reduce a rank sends its next
+/// piece before all have taken the last. [any]
+inline std::uint32_t comm_messages(const CommunicatorOptions& options) {
+  constexpr std::uint32_t kDefault = 4;
+  constexpr std::uint32_t kMin = 2;
+  return options.n_messages_max == 0 ? kDefault : std::max(options.n_messages_max, kMin);
+}
 
 /// What every transport asks of a communicator before it opens one or counts its memory. [any]
 inline Result<void> check_communicator(const CommunicatorOptions& options) {
@@ -37,6 +47,11 @@ inline Result<void> check_communicator(const CommunicatorOptions& options) {
     return Error{Code::invalid_argument,
                  "messages of up to " + std::to_string(options.message_bytes_max) +
                      " bytes: must be 1.." + std::to_string(kCommMessageBytesMax)};
+  }
+  if (options.n_messages_max > kCommMessagesMax) {
+    return Error{Code::invalid_argument,
+                 std::to_string(options.n_messages_max) + " messages of a lane: at most " +
+                     std::to_string(kCommMessagesMax)};
   }
   for (const luna_comm_lane& lane : options.lanes) {
     if (lane.peer < options.n_ranks && lane.peer != options.rank) continue;

@@ -104,6 +104,7 @@ struct CommunicatorOptions {
   std::span<const luna_comm_lane> lanes;  ///< on which the rank receives
   /// [n_ranks] of the ranks' endpoints, an empty one: of this; or none at all.
   std::span<const luna_str> addresses;
+  std::uint32_t n_messages_max = 0;  ///< of a lane, on their way; 0: as the transport likes
 };
 
 /// A transport with the extension luna.ext.collective/0.
@@ -154,11 +155,18 @@ struct CollectiveThunks {
 
  private:
   static CommunicatorOptions options_of(const luna_comm_open* options) {
-    CommunicatorOptions own{
-        view(options->group), options->rank, options->n_ranks, options->message_bytes_max, {}, {}};
+    CommunicatorOptions own{view(options->group),
+                            options->rank,
+                            options->n_ranks,
+                            options->message_bytes_max,
+                            {},
+                            {},
+                            0};
     if (LUNA_HAS(options, luna_comm_open, lanes)) own.lanes = {options->lanes, options->n_lanes};
     if (LUNA_HAS(options, luna_comm_open, addresses) && options->addresses != nullptr)
       own.addresses = {options->addresses, options->n_ranks};
+    if (LUNA_HAS(options, luna_comm_open, n_messages_max))
+      own.n_messages_max = options->n_messages_max;
     return own;
   }
 };

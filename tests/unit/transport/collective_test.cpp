@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -83,6 +84,9 @@ TEST_P(Collective, LanesAreMadeAndCountedAtTheStart) {
   options.lanes = lanes;
   ASSERT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_OK);
   EXPECT_EQ(bytes - bytes_without, 2 * GetParam().lane_bytes);
+  options.n_messages_max = 65;
+  EXPECT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_INVALID_ARGUMENT);
+  options.n_messages_max = 0;
   const luna_comm* comm = nullptr;
   ASSERT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_OK);
   collective_->close(self_, comm);
@@ -91,6 +95,38 @@ TEST_P(Collective, LanesAreMadeAndCountedAtTheStart) {
   options.lanes = to_itself;
   EXPECT_EQ(collective_->comm_bytes(self_, &options, &bytes, &err), LUNA_INVALID_ARGUMENT);
   EXPECT_EQ(collective_->open(self_, &options, &comm, &err), LUNA_INVALID_ARGUMENT);
+}
+
+TEST_P(Collective, AsManyMessagesAsAskedForAreSentWithoutAReceiver) {
+  for (const std::uint32_t n : {1U, 3U, 8U}) {
+    std::array<const luna_comm*, 2> comms{};
+    const std::string group = "ahead" + std::to_string(n);
+    const luna_comm_lane lane{0, 7};
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      luna_comm_open options{};
+      options.struct_size = sizeof(options);
+      options.rank = rank;
+      options.n_ranks = 2;
+      options.message_bytes_max = 4096;
+      options.group = to_abi(group);
+      options.n_lanes = rank;  // the second receives
+      options.lanes = &lane;
+      options.n_messages_max = n;
+      luna_err err = make_err();
+      ASSERT_EQ(collective_->open(self_, &options, &comms[rank], &err), LUNA_OK) << text_of(err);
+    }
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const auto bytes = pattern(4096, i);
+      ASSERT_EQ(comms[0]->send(comms[0]->self, 1, 7, bytes.data(), bytes.size()), LUNA_OK);
+    }
+    for (std::uint32_t i = 0; i < n; ++i) {
+      std::vector<std::uint8_t> got(4096);
+      ASSERT_EQ(comms[1]->recv(comms[1]->self, 0, 7, got.data(), got.size()), LUNA_OK);
+      EXPECT_EQ(got, pattern(4096, i));
+    }
+    for (const luna_comm* comm : comms)
+      collective_->close(self_, comm);
+  }
 }
 
 TEST_P(Collective, MessagesOfOneTagArriveInOrderAndComplete) {

@@ -112,6 +112,10 @@ typedef struct luna_comm_open {
   /* [n_ranks] address blobs of the endpoints where the ranks open; an empty one, or NULL in all:
    * at this endpoint. Transports of one host may do without. */
   const luna_str* addresses;
+  /* Messages of a lane that may be on their way at once, 1..64: so many send calls return without
+   * waiting for the receiver. Core asks for one a step in flight. 0: as the transport likes. */
+  uint32_t n_messages_max;
+  uint32_t pad;
 } luna_comm_open;
 
 typedef struct luna_collective_if {
