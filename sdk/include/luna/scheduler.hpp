@@ -23,7 +23,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 namespace luna {
@@ -37,11 +36,16 @@ class Row {
   [[nodiscard]] bool is_waiting() const { return row_->state == LUNA_REQ_WAITING; }
   [[nodiscard]] bool is_prefilling() const { return row_->state == LUNA_REQ_PREFILL; }
   [[nodiscard]] bool is_decoding() const { return row_->state == LUNA_REQ_DECODE; }
+  /// A step in flight computes it: before that has ended it is neither pre-empted nor ended.
+  [[nodiscard]] bool is_in_step() const { return row_->n_steps != 0; }
   /// Tokens that it could compute now: its next one and its draft when decoding, else what is left
-  /// of its prompt.
+  /// of its prompt. None when a step is about to draw its next one.
   [[nodiscard]] std::uint32_t n_wanted() const {
-    return is_decoding() ? 1 + row_->n_draft : row_->n_prompt - row_->n_computed;
+    if (is_decoding()) return is_in_step() ? 0 : 1 + row_->n_draft;
+    return row_->n_prompt - row_->n_computed;
   }
+  /// Whether a plan may name it.
+  [[nodiscard]] bool is_plannable() const { return !is_in_step() || n_wanted() > 0; }
   /// Tokens of work to its end, at most. Drafts are not work: they may save some.
   [[nodiscard]] double n_remaining() const {
     const std::uint32_t n_next = is_decoding() ? 1 : n_wanted();
@@ -69,6 +73,15 @@ class Snapshot {
   [[nodiscard]] const luna_device_row& device(std::uint32_t i) const {
     return *at<luna_device_row>(snapshot_->devices, snapshot_->device_stride, i);
   }
+  /// Steps that may be in flight, this one included.
+  [[nodiscard]] std::uint32_t n_steps_in_flight_max() const {
+    return std::max(snapshot_->n_steps_in_flight_max, 1U);
+  }
+  /// Of these, the ones that could be planned now, this one included.
+  [[nodiscard]] std::uint32_t n_steps_free() const {
+    return n_steps_in_flight_max() -
+           std::min(snapshot_->n_steps_in_flight, n_steps_in_flight_max() - 1);
+  }
   const luna_snapshot* operator->() const { return snapshot_; }
 
  private:
@@ -85,14 +98,15 @@ class Snapshot {
 /// takes is legal. One per instance; its buffers are reused, so later plans allocate nothing.
 class Plan {
  public:
-  /// Indices of all rows, in order of arrival, for the policy to sort. Filled anew for each plan.
+  /// Indices of the rows that a plan may name, in order of arrival, for the policy to sort. Filled
+  /// anew for each plan.
   [[nodiscard]] std::vector<std::uint32_t>& order() { return order_; }
 
   /// Runs row i in this step: as many of the tokens it wants as the step still has room for.
   /// A waiting row is let in when its whole prompt and one block more fit, beside the reserve for
   /// the rows that hold KV, if any does. A decoding row that
   /// finds no block for its draft runs without it. Returns false when it cannot run: the step is
-  /// full, KV blocks are short, or it is in the plan.
+  /// full, KV blocks are short, it is in the plan, or it waits for the step that it is in.
   bool take(std::uint32_t i, std::uint32_t n_tokens_max = UINT32_MAX) {
     const Row row = snapshot()[i];
     std::uint32_t n_tokens = std::min({n_tokens_max, row.n_wanted(), n_tokens_left_});
@@ -115,19 +129,20 @@ class Plan {
     return true;
   }
 
-  /// Frees the KV of row i; it waits and is recomputed. False if it holds none or is in the plan.
+  /// Frees the KV of row i; it waits and is recomputed. False if it holds none, or is in the plan
+  /// or in a step.
   bool preempt(std::uint32_t i, std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
     const Row row = snapshot()[i];
-    if (row.is_waiting() || is_planned(i) || full()) return false;
+    if (row.is_waiting() || is_planned(i) || row.is_in_step() || full()) return false;
     give_back(row);
     add(i, LUNA_VERB_PREEMPT, reason, 0);
     return true;
   }
 
-  /// Ends row i with an error. False if it is in the plan.
+  /// Ends row i with an error. False if it is in the plan or in a step.
   bool reject(std::uint32_t i, std::uint16_t reason) {
-    if (is_planned(i) || full()) return false;
     const Row row = snapshot()[i];
+    if (is_planned(i) || row.is_in_step() || full()) return false;
     if (!row.is_waiting()) give_back(row);
     add(i, LUNA_VERB_REJECT, reason, 0);
     return true;
@@ -164,11 +179,12 @@ class Plan {
     planned_.reserve(n_reqs_max());
     n_tokens_left_ = raw_snapshot->n_rows_max;
     n_rows_left_ = raw_snapshot->n_seqs_max;
-    order_.resize(raw_snapshot->n_reqs);
-    std::iota(order_.begin(), order_.end(), 0U);
     planned_.assign(raw_snapshot->n_reqs, 0);
     n_blocks_free_ = INT64_MAX;
     const Snapshot rows = snapshot();
+    order_.clear();
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
+      if (rows[i].is_plannable()) order_.push_back(i);
     for (std::uint32_t i = 0; i < rows.n_devices(); ++i)
       n_blocks_free_ = std::min<std::int64_t>(n_blocks_free_, rows.device(i).n_kv_blocks_free);
     n_blocks_reserve_ = 0;
@@ -182,9 +198,10 @@ class Plan {
   }
 
   /// A policy that never pre-empts must not stand still: when nothing could run for want of blocks,
-  /// the newest row that holds some gives them up. Called by the base class.
+  /// and no step is in flight whose end may bring some, the newest row that holds some gives them
+  /// up. Called by the base class.
   void end() {
-    if (raw_->n_actions > 0 || !short_of_blocks_) return;
+    if (raw_->n_actions > 0 || !short_of_blocks_ || snapshot_->n_steps_in_flight > 0) return;
     for (std::uint32_t i = snapshot_->n_reqs; i-- > 0;)
       if (preempt(i)) return;
   }

@@ -2,6 +2,14 @@
  *
  * The engine owns queues, KV blocks, token accounting and cancellation; a policy orders and sizes
  * work. Every action is checked before it is carried out; an illegal plan is reported with its row.
+ *
+ * Several steps may be in flight, so that every device of a pipeline works: a plan is asked for
+ * whenever there is room for one more and a row that it could run. Steps end in the order in which
+ * they began. A decoding row is in one step at most; a prompt may be in several, the next part of it
+ * behind the last. While a row is in one, it is neither pre-empted nor ended. A policy that puts all
+ * rows into one step is legal, and leaves all devices but one idle: with room for L steps, one should
+ * take about an L-th of the work.
+ *
  * Determinism (LUNA_PLUGIN_DETERMINISTIC): a plan is a function of the instance's state, the
  * snapshot and the host's seeded streams; no clocks, threads, addresses or hash order. */
 #ifndef LUNA_ABI_SCHEDULER_H
@@ -29,7 +37,8 @@ typedef struct luna_req_row {
   uint32_t stage;          /* index into the pipeline */
   uint32_t device;         /* first device of the group it runs on */
   uint32_t n_prompt;       /* tokens to prefill: prompt, and after a pre-emption the tokens so far */
-  uint32_t n_computed;     /* tokens whose KV is there; waiting: those the prefix cache would give */
+  uint32_t n_computed;     /* tokens whose KV is there, or will be when the steps in flight have ended;
+                              waiting: those the prefix cache would give */
   uint32_t n_cached;       /* of these, the ones that came from the prefix cache */
   uint32_t n_generated;
   uint32_t n_generated_max;
@@ -40,6 +49,10 @@ typedef struct luna_req_row {
   uint32_t n_kv_blocks_shared; /* waiting: blocks that the prefix cache would give and that other rows
                                   hold, so that starting it does not take them from the free ones */
   uint32_t n_draft;            /* decoding: tokens that may be verified beside its next one */
+  uint32_t n_steps;            /* in flight that compute it: while there are any, PREEMPT and REJECT are
+                                  illegal, and RUN but for what n_computed leaves of n_prompt */
+  uint32_t pad;
+  uint64_t last_step_ns;       /* when its last step ended; 0: none has */
 } luna_req_row;
 
 /* One device. */
@@ -53,9 +66,12 @@ typedef struct luna_device_row {
   float busy_ratio;            /* share of the last interval inside op programs */
   uint32_t n_queued;           /* requests waiting for this group */
   uint64_t latency_ns_p95;     /* moving, over its last 10 requests; 0: none yet */
-  /* Cost of a step of the group, fitted to those that ran, plan to tokens; 0: none has. A step takes
+  /* Cost of a step of the group, fitted to those that ran; 0: none has. A step takes
    * fixed + rows * per_row + KV tokens * per_kv_token. A run of n tokens of a row with n_computed c
-   * has n rows and n * c + n * (n + 1) / 2 KV tokens: of each token those that it attends to. */
+   * has n rows and n * c + n * (n + 1) / 2 KV tokens: of each token those that it attends to.
+   * It is the time from a row's plan to its tokens: with several steps in flight, when all of them
+   * are such steps. They pass the devices one behind the other, so that then a step ends every
+   * n_steps_in_flight_max-th part of it. */
   float step_ns_fixed;
   float step_ns_per_row;
   float step_ns_per_kv_token;
@@ -91,6 +107,8 @@ typedef struct luna_snapshot {
   const luna_device_row* devices;
   const luna_link_row* links;
   const luna_slice_row* slices;
+  uint32_t n_steps_in_flight;      /* before this plan's; below the next */
+  uint32_t n_steps_in_flight_max;  /* 1: a step is planned when the one before has ended */
 } luna_snapshot;
 
 /* What to do with a row. */
@@ -129,7 +147,8 @@ typedef struct luna_action {
 
 /* The answer: core's memory. PREEMPT and REJECT are carried out first, then the others in their
  * order; a row has one RUN, PREEMPT or REJECT at most. A plan with an illegal action is refused
- * whole, and so is one that changes nothing while rows wait, unless it names wake_at_ns. */
+ * whole, and so is one that changes nothing while rows wait, unless it names wake_at_ns or a step is
+ * in flight: its end brings the next plan. */
 typedef struct luna_plan {
   uint32_t struct_size;
   uint32_t n_actions_max;
