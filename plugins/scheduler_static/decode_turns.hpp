@@ -15,7 +15,8 @@ namespace luna::scheduler_static {
 /// arrival, and get in the mean as much time as all others, or more where they are more: each other
 /// row's mean gap is at most twice what it is without them (where long ones are the fewer), and no
 /// long one runs at less than half the pace of a batch of all. Without fitted costs, and where all
-/// rows are long, every row runs in every step. [step], owned by the policy.
+/// rows are long, every row runs in every step. Where several steps are in flight, it is about
+/// those that are in none. [step], owned by the policy.
 class DecodeTurns {
  public:
   /// Chooses among the decoding rows.
@@ -27,7 +28,7 @@ class DecodeTurns {
     double longest = 0.0;
     double step_ns = cost.fixed_ns;
     for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
-      if (!rows[i].is_decoding()) continue;
+      if (!rows[i].is_decoding() || rows[i].is_in_step()) continue;
       by_kv_.push_back(i);
       longest = std::max(longest, kv_ns(rows[i], cost));
       step_ns += cost.row_ns;

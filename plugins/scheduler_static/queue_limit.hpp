@@ -39,12 +39,13 @@ class QueueLimit {
     for (const std::uint32_t i : queue)
       if (rows[i].is_waiting() && out.is_planned(i)) drain_.let_in(rows[i].n_wanted());
     double n_before = 0.0;   // tokens of rows that wait
-    double ns_before = 0.0;  // of all prompts, computed without a pause
+    double ns_before = 0.0;  // of all prompts, computed without a pause, one after the other
     bool is_backlogged = false;
     for (const std::uint32_t i : queue) {
       const Row row = rows[i];
       if (row.is_waiting() && !out.is_planned(i)) {
-        const double wait_ns = std::max(drain_.wait_ns(n_before), ns_before);
+        const double wait_ns =
+            std::max(drain_.wait_ns(n_before), ns_before / rows.n_steps_in_flight_max());
         if (is_too_long(row, wait_ns) && refuse(i, row, wait_ns, out)) continue;
         n_before += row.n_wanted();
         is_backlogged = true;

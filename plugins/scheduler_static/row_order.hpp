@@ -37,10 +37,8 @@ class RowOrder {
       has_priorities |= rows[i]->priority != 0;
     for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
       ranks_.push_back(has_priorities ? rank(rows[i]) : 0);
-    const auto is_senior = [this](std::uint32_t a, std::uint32_t b) {
-      return ranks_[a] != ranks_[b] ? ranks_[a] < ranks_[b] : a < b;
-    };
-    if (has_priorities) std::sort(seniority.begin(), seniority.end(), is_senior);
+    const auto goes_first = [this](std::uint32_t a, std::uint32_t b) { return is_senior(a, b); };
+    if (has_priorities) std::sort(seniority.begin(), seniority.end(), goes_first);
 
     queue_.clear();
     bool has_pressing = false;
@@ -53,6 +51,10 @@ class RowOrder {
     if (accounts != nullptr && accounts->is_shared()) take_turns(rows, *accounts);
   }
 
+  /// Of two rows, also of those in a step.
+  [[nodiscard]] bool is_senior(std::uint32_t a, std::uint32_t b) const {
+    return ranks_[a] != ranks_[b] ? ranks_[a] < ranks_[b] : a < b;
+  }
   /// Rows with prompt to compute, in the order in which they are served.
   [[nodiscard]] std::span<const std::uint32_t> queue() const { return queue_; }
 
@@ -104,11 +106,11 @@ class RowOrder {
     std::uint32_t place;  // in the queue so far: decides between equals
     std::uint32_t row;
   };
-  static bool goes_first(const Turn& a, const Turn& b) {
+  static bool comes_first(const Turn& a, const Turn& b) {
     return a.key != b.key ? a.key < b.key : a.place < b.place;
   }
   void sort_queue_by_turns() {
-    std::sort(turns_.begin(), turns_.end(), goes_first);
+    std::sort(turns_.begin(), turns_.end(), comes_first);
     for (std::size_t i = 0; i < turns_.size(); ++i)
       queue_[i] = turns_[i].row;
   }
