@@ -70,8 +70,8 @@ class StepTimer {
     step.block_table_stride = blocks_per_seq_;
     step.out_rows = out_rows.data();
     step.out_flags = out_flags.data();
-    step.binds = shard.binds.data();
-    step.n_binds = static_cast<std::uint32_t>(shard.binds.size());
+    step.binds = shard.binds.front().data();
+    step.n_binds = static_cast<std::uint32_t>(shard.binds.front().size());
     step.done_context = this;
     step.done = [](void* context, const luna_step_result* result) {
       auto* timer = static_cast<StepTimer*>(context);

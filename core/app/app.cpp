@@ -152,7 +152,7 @@ Result<void> App::Impl::load_models() {
     parts.n_requests_max = settings.server.n_requests_max;
     parts.speculation = speculation;
     LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
-    metrics.add_model(wanted.name, model->stats());
+    metrics.add_model(wanted.name, model->stats(), wanted.devices);
     models.push_back(std::move(model));
   }
   return {};

@@ -95,19 +95,28 @@ Result<void> write_trace(const App& app, const std::filesystem::path& path) {
 
 /// The ways the prompt was computed, as a table.
 void print_table(const std::vector<Reproduction>& runs, std::ostream& out) {
-  const auto row = [&out](const std::array<std::string, 8>& cells) {
-    constexpr std::array<int, 8> kWidths = {16, 8, 13, 7, 7, 8, 17, 0};
+  const auto row = [&out](const std::array<std::string, 9>& cells) {
+    constexpr std::array<int, 9> kWidths = {16, 8, 13, 7, 10, 7, 8, 17, 0};
     for (std::size_t i = 0; i < cells.size(); ++i)
       out << std::left << std::setw(kWidths[i]) << cells[i];
     out << '\n';
   };
-  row({"setting", "tokens", "prompt steps", "beside", "cached", "drafted", "logits", ""});
+  row({"setting",
+       "tokens",
+       "prompt steps",
+       "beside",
+       "in flight",
+       "cached",
+       "drafted",
+       "logits",
+       ""});
   for (const Reproduction& run : runs) {
     const pipeline::ComputeTrace& trace = run.end.trace;
     row({run.setting,
          std::to_string(run.tokens.size()),
          std::to_string(trace.n_prompt_steps),
          std::to_string(trace.n_beside_max),
+         std::to_string(1 + trace.n_steps_beside_max),
          std::to_string(run.end.n_cached),
          std::to_string(trace.n_drafted),
          hex(trace.logits_hash),
@@ -123,6 +132,7 @@ void print_json(const std::vector<Reproduction>& runs, bool all_same, std::ostre
                                     {"tokens", json::value_from(run.tokens)},
                                     {"prompt_steps", trace.n_prompt_steps},
                                     {"beside", trace.n_beside_max},
+                                    {"steps_in_flight", 1 + trace.n_steps_beside_max},
                                     {"cached_tokens", run.end.n_cached},
                                     {"drafted_tokens", trace.n_drafted},
                                     {"logits_hash", hex(trace.logits_hash)},

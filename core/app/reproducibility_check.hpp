@@ -34,7 +34,8 @@ struct ReproductionSetting {
 
 /// Alone again; beside 1, 6, 31 and 63 others; in chunks of 7 and 32 tokens; twice with one salt,
 /// so that the second finds the first in the prefix cache; with as many drafts as the engine makes,
-/// alone and beside 6.
+/// alone and beside 6. Where the model lies on several devices, the others are in its step and in
+/// those that run on the other devices meanwhile: the trace tells how many.
 std::vector<ReproductionSetting> reproduction_settings();
 
 /// Runs `asked` alone, then once for each setting, on an engine that does nothing else. Others are

@@ -79,6 +79,7 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   if (settings.kv_tokens_max)
     options.kv_blocks_max = div_ceil(*settings.kv_tokens_max, settings.kv_block_tokens);
   options.prune_keep_percent = settings.prune_keep_percent;
+  options.n_lanes = settings.n_micro_batches;
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
   options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows;
@@ -89,6 +90,19 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
       options.layers->push_back({range.first, range.count});
   }
   return options;
+}
+
+/// The draft model runs between two steps of the model.
+std::uint32_t one_step_in_flight(const config::ModelSettings& settings) {
+  if (settings.devices.size() > 1 || settings.n_micro_batches > 1) {
+    logger("model")->warn(
+        "beside a draft model one step is in flight, and devices wait for each other model={} "
+        "devices={} micro_batches={}",
+        settings.name,
+        settings.devices.size(),
+        settings.n_micro_batches);
+  }
+  return 1;
 }
 
 Result<std::filesystem::path> path_of(const config::ModelSettings& settings) {
@@ -175,7 +189,9 @@ Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
   LUNA_TRY(const std::filesystem::path draft_path, path_of(settings));
   LUNA_TRY(check_same_vocabulary(name, path, settings.name, draft_path));
   const model::ModelResources resources{parts.quants, parts.draft->devices, parts.collective};
-  LUNA_TRY(draft_model, model::Model::load(model_options(settings, draft_path, 0), resources));
+  model::ModelOptions options = model_options(settings, draft_path, 0);
+  options.n_lanes = 1;  // a round's step needs the tokens of the one before
+  LUNA_TRY(draft_model, model::Model::load(options, resources));
   const model::CompiledModel& compiled = draft_model->compiled();
   logger("model")->info(
       "draft model loaded model={} drafts_for={} layers={} kv_blocks={} context={}",
@@ -198,9 +214,10 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
     LUNA_TRY(load_draft_model(parts, path));
     speculation.draft_model = &draft_model->compiled();
   }
-  LUNA_TRY(model,
-           model::Model::load(model_options(settings, path, n_draft_rows(settings, speculation)),
-                              resources));
+  model::ModelOptions model_asked =
+      model_options(settings, path, n_draft_rows(settings, speculation));
+  if (draft_model) model_asked.n_lanes = one_step_in_flight(settings);
+  LUNA_TRY(model, model::Model::load(model_asked, resources));
   const model::CompiledModel& compiled = model->compiled();
   scheduler = std::move(parts.scheduler);
   engine::EngineOptions options;
@@ -217,12 +234,14 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
           {compiled, scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake}, options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
-  logger("model")->info("loaded model={} layers={} kv_blocks={} kv_block_tokens={} context={}",
-                        name,
-                        compiled.config.n_layers,
-                        compiled.n_kv_blocks,
-                        compiled.kv_block_tokens,
-                        compiled.limits.n_positions_max);
+  logger("model")->info(
+      "loaded model={} layers={} kv_blocks={} kv_block_tokens={} context={} steps_in_flight={}",
+      name,
+      compiled.config.n_layers,
+      compiled.n_kv_blocks,
+      compiled.kv_block_tokens,
+      compiled.limits.n_positions_max,
+      compiled.n_lanes());
   return {};
 }
 

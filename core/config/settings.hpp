@@ -114,6 +114,7 @@ struct ModelSettings {
   std::uint32_t kv_reserve_percent = 0;             ///< of the KV cache: left to sequences that run
   std::uint32_t n_sequences_max = 0;                ///< running at the same time
   std::uint32_t step_tokens_max = 0;
+  std::uint32_t n_micro_batches = 0;     ///< steps in flight; 0: one a device
   std::uint32_t kv_block_tokens = 0;     ///< power of two in 32..256
   std::uint32_t prune_keep_percent = 0;  ///< of a prompt's KV, once it is computed
   bool prefix_cache = true;              ///< keep KV blocks for prompts that begin the same

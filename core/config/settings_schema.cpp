@@ -141,6 +141,9 @@ constexpr std::array kKeys = {
          "sequences that run at the same time", store<&ModelSettings::n_sequences_max>},
   KeyRow{"model", "step_tokens_max", integer, 1, 65536, "", "512",
          "tokens that one step computes", store<&ModelSettings::step_tokens_max>},
+  KeyRow{"model", "micro_batches", integer, 0, 8, "", "0",
+         "steps in flight, so that each device works on one; 0: as many as devices; with a draft model 1",
+         store<&ModelSettings::n_micro_batches>},
   KeyRow{"model", "kv_block_tokens", choice, 0, 0, "32|64|128|256", "32",
          "tokens of a KV block", [](void* record, const Value& value) {
            static_cast<ModelSettings*>(record)->kv_block_tokens =

@@ -218,7 +218,7 @@ DraftModel::Progress DraftModel::go_on(const SequenceTable& sequences) {
 // The best candidate of the entry's last row. A model that gives no number drafts no token.
 bool DraftModel::take_token(const Entry& entry) {
   const std::size_t row_size = std::size_t{model_.n_candidates} + 1;
-  const model::Candidate& best = model_.candidates[*entry.out_row * row_size];
+  const model::Candidate& best = model_.outputs.front().candidates[*entry.out_row * row_size];
   if (!std::isfinite(best.logit) || best.token_id >= model_.config.vocab_size) return false;
   State& state = states_[entry.slot];
   tokens_of(entry.slot)[state.n_draft++] = best.token_id;

@@ -38,7 +38,11 @@ Result<void> check_model(const model::CompiledModel& model, const model::StepLim
                      std::to_string(model.kv_block_tokens) + " tokens, " +
                      std::to_string(model.shards.size()) + " devices"};
   }
-  if (model.logits == nullptr || model.candidates == nullptr || model.n_candidates == 0) {
+  const auto lacks = [](const model::StepOutputs& outputs) {
+    return outputs.logits == nullptr || outputs.candidates == nullptr;
+  };
+  if (model.outputs.empty() || std::ranges::any_of(model.outputs, lacks) ||
+      model.n_candidates == 0) {
     return Error{Code::invalid_argument,
                  "model " + model.name + ": it gives no logits or no candidates"};
   }
@@ -49,6 +53,11 @@ Result<void> check_draft_model(const model::CompiledModel& model,
                                const SpeculationOptions& speculation) {
   if (speculation.n_draft_max == 0 || speculation.draft_model == nullptr) return {};
   const model::CompiledModel& draft = *speculation.draft_model;
+  if (model.n_lanes() > 1) {
+    return Error{Code::invalid_argument,
+                 "model " + model.name + ": " + std::to_string(model.n_lanes()) +
+                     " steps in flight: beside a draft model there is one"};
+  }
   if (draft.config.vocab_size != model.config.vocab_size) {
     return Error{Code::unsupported,
                  "draft model " + draft.name + " has " + std::to_string(draft.config.vocab_size) +
@@ -58,7 +67,8 @@ Result<void> check_draft_model(const model::CompiledModel& model,
   const model::StepLimits& limits = draft.limits;
   const bool has_room = limits.n_seqs_max > 0 && limits.n_out_rows_max >= limits.n_seqs_max &&
                         limits.n_rows_max >= limits.n_seqs_max && limits.n_positions_max > 0;
-  if (has_room && draft.candidates != nullptr && draft.n_candidates > 0) return {};
+  const bool tells = !draft.outputs.empty() && draft.outputs.front().candidates != nullptr;
+  if (has_room && tells && draft.n_candidates > 0) return {};
   return Error{Code::invalid_argument,
                "draft model " + draft.name +
                    ": its limits leave no room for a step: " + std::to_string(limits.n_rows_max) +
@@ -146,12 +156,12 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
             .kv_block_bytes = parts.model.kv_block_bytes,
             .n_devices = static_cast<std::uint32_t>(parts.model.shards.size()),
             .n_kv_blocks_reserve = static_cast<std::uint32_t>(
-                std::uint64_t{parts.model.n_kv_blocks} * options.kv_reserve_percent / 100)},
+                std::uint64_t{parts.model.n_kv_blocks} * options.kv_reserve_percent / 100),
+            .n_steps_max = parts.model.n_lanes()},
            sequences,
            pool),
       plan(sequences.n_slots(), step_limits.n_seqs_max),
-      batch(step_limits, limits.kv_block_tokens),
-      runner(parts.model, wake),
+      lanes(parts.model, step_limits, wake),
       sampler(limits.vocab_size, parts.model.n_candidates),
       speculation(options.speculation,
                   {.n_slots = sequences.n_slots(),
@@ -167,6 +177,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
         wake,
         DraftModel::Limits{.n_slots = sequences.n_slots(), .n_draft_max = drafts.n_draft_max});
   }
+  parts.stats.n_steps_in_flight_max.store(lanes.n_max(), std::memory_order_relaxed);
   update_gauges();
 }
 
@@ -256,7 +267,8 @@ std::string_view Engine::audit_kv() {
 }
 
 std::string_view Engine::Impl::audit_kv() {
-  const std::string_view fault = audit.run(pool, sequences);
+  std::string_view fault = audit.run(pool, sequences);
+  if (fault.empty()) fault = lanes.audit(sequences);
   return fault.empty() && draft_model ? draft_model->audit() : fault;
 }
 
@@ -278,13 +290,18 @@ void Engine::Impl::shut_down() {
   is_shut_down = true;
   while (n_submitting.load() != 0)
     std::this_thread::yield();
-  while (runner.is_busy() && !runner.is_done())
-    parts.clock.wait(wake, std::nullopt);
-  if (runner.is_busy()) runner.collect();
+  while (!lanes.is_idle()) {
+    StepLane& lane = lanes.oldest();
+    while (!lane.runner.is_done())
+      parts.clock.wait(wake, std::nullopt);
+    lane.runner.collect();
+    for (const StepBatch::Entry& entry : lane.batch.entries())
+      leave_step(entry, parts.clock.now());
+    lanes.note_ended();
+  }
   while (is_drafting() && !draft_model->is_done())
     parts.clock.wait(wake, std::nullopt);
   if (is_drafting()) draft_model->abandon();
-  batch.clear();
   drain_inbox();
   end_all(kCancelled);
   if (draft_model) draft_model->sweep(sequences);

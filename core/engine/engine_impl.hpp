@@ -14,10 +14,9 @@
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/speculation.hpp"
-#include "core/engine/step_batch.hpp"
 #include "core/engine/step_cost.hpp"
+#include "core/engine/step_lane.hpp"
 #include "core/engine/step_plan.hpp"
-#include "core/engine/step_runner.hpp"
 
 #include <array>
 #include <atomic>
@@ -44,10 +43,12 @@ struct Engine::Impl {
 
   bool advance();
   void run_thread();
-  /// The loop has ended: waits for the step, ends every sequence. [main]
+  /// The loop has ended: waits for the steps in flight, ends every sequence. [main]
   void shut_down();
   [[nodiscard]] std::optional<Nanoseconds> next_wake() const;
   [[nodiscard]] bool is_drafting() const { return draft_model && draft_model->is_running(); }
+  /// Whether there is a sequence that a plan could name.
+  [[nodiscard]] bool has_plannable() const;
   [[nodiscard]] std::string_view audit_kv();
 
   // ---- turns of advance()
@@ -62,24 +63,26 @@ struct Engine::Impl {
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
   void start_step(Nanoseconds now, Nanoseconds planned);
-  void add_to_batch(const PlannedRun& run);
-  void fail_step(const StepRunner::Outcome& outcome);
-  void measure_step(Nanoseconds now);
-  void record_step(Nanoseconds sampled);
+  void add_to_batch(const PlannedRun& run, StepBatch& batch);
+  void leave_step(const StepBatch::Entry& entry, Nanoseconds now);
+  void fail_step(const StepLane& lane, const StepRunner::Outcome& outcome);
+  void measure_step(const StepLane& lane, Nanoseconds now);
+  void record_step(StepLane& lane, Nanoseconds sampled);
   void note_progress(Nanoseconds now);
   void wake_readers();
   void update_gauges();
 
   // ---- tokens
-  void produce(const StepBatch::Entry& entry, Nanoseconds now);
-  void verify(const StepBatch::Entry& entry, Nanoseconds now);
+  void produce(const StepLane& lane, const StepBatch::Entry& entry, Nanoseconds now);
+  void verify(const StepLane& lane, const StepBatch::Entry& entry, Nanoseconds now);
   bool draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseconds now);
   [[nodiscard]] std::uint32_t output_flags(const Sequence& sequence, std::uint32_t n_ahead) const;
-  [[nodiscard]] LogitsRow output_row(std::uint32_t out_row) const;
+  [[nodiscard]] LogitsRow output_row(const StepLane& lane, std::uint32_t out_row) const;
   [[nodiscard]] static DrawContext draw_context(const Sequence& sequence, std::uint32_t n_ahead);
 
   // ---- ends
   void end_sequence(std::uint32_t slot, const pipeline::StreamEnd& end);
+  /// All but those in a step.
   void end_all(const pipeline::StreamEnd& end);
   void publish(Choice& choice);
   void retire(LiveRequest& request);
@@ -112,11 +115,10 @@ struct Engine::Impl {
   SchedulerGate gate;
   QueueGauge queue;
   StepPlan plan;
-  StepBatch batch;
-  StepRunner runner;
+  StepLanes lanes;
   Sampler sampler;
   Speculation speculation;
-  std::optional<DraftModel> draft_model;  // its steps and the target's take turns
+  std::optional<DraftModel> draft_model;  // its steps and the target's, of one lane, take turns
 
   bool plan_due = false;         // something happened since the last plan
   bool drafted = false;          // the draft model had its round before the step to come
@@ -126,9 +128,6 @@ struct Engine::Impl {
   std::uint32_t n_refused = 0;  // plans in a row
   std::array<bool, kPlanFaults> fault_told{};
   bool step_failure_told = false;
-  telemetry::StepRecord record;  // of the step under way
-  Nanoseconds step_started{0};   // its plan
-  Nanoseconds step_submitted{0};
   Nanoseconds step_ended{0};      // the last on all devices
   Nanoseconds step_sampled{0};    // the last with its tokens
   std::vector<DeviceLoad> loads;  // by device

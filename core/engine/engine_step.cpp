@@ -28,11 +28,11 @@ constexpr std::uint64_t kAuditSteps = 1;
 
 bool Engine::Impl::advance() {
   bool worked = drain_inbox();
-  if (runner.is_busy()) {
-    if (!runner.is_done()) return worked;
+  if (!lanes.is_idle() && lanes.oldest().runner.is_done()) {
     finish_step();
     worked = true;
   }
+  if (lanes.is_full()) return worked;
   if (is_drafting()) {
     if (!draft_model->is_done()) return worked;
     go_on_drafting(parts.clock.now());
@@ -46,7 +46,7 @@ bool Engine::Impl::advance() {
   if (sequences.order().empty()) {
     plan.clear();  // a wish to be woken has no object any more
     queue.end(sequences);
-  } else if (std::exchange(plan_due, false)) {
+  } else if (has_plannable() && std::exchange(plan_due, false)) {
     note_progress(now);
     update_gauges();  // a policy that never answers is seen to hold up work
     if (!begin_drafts()) plan_step(now);
@@ -57,11 +57,20 @@ bool Engine::Impl::advance() {
   return worked;
 }
 
+bool Engine::Impl::has_plannable() const {
+  const auto order = sequences.order();
+  return std::any_of(order.begin(), order.end(), [this](std::uint32_t slot) {
+    return sequences[slot].is_plannable();
+  });
+}
+
 std::optional<Nanoseconds> Engine::Impl::next_wake() const {
-  // The step's end is the next thing to happen.
-  if (runner.is_busy() || is_drafting()) return std::nullopt;
-  std::optional<Nanoseconds> wake_at = plan.wake_at;
+  // The end of a step is the next thing to happen.
+  if (lanes.is_full() || is_drafting()) return std::nullopt;
+  std::optional<Nanoseconds> wake_at;
+  if (has_plannable()) wake_at = plan.wake_at;
   for (const std::uint32_t slot : sequences.order()) {
+    if (sequences[slot].in_step()) continue;  // it ends with its steps
     const std::optional<Nanoseconds> deadline = sequences[slot].request->asked->deadline;
     if (deadline && (!wake_at || *deadline < *wake_at)) wake_at = deadline;
   }
@@ -86,13 +95,17 @@ bool Engine::Impl::drain_inbox() {
   return heard;
 }
 
-// The client's wish and the clock. No step runs.
+// The client's wish and the clock. Who is in a step ends with it, and gets no other.
 bool Engine::Impl::apply_ends(Nanoseconds now) {
   bool ended = false;
   for (const std::uint32_t slot : sequences.order()) {
     const LiveRequest& request = *sequences[slot].request;
     const bool late = request.asked->deadline && *request.asked->deadline <= now;
     if (!request.cancelled && !late) continue;
+    if (sequences[slot].in_step()) {
+      sequences[slot].is_ending = true;
+      continue;
+    }
     end_sequence(slot, request.cancelled ? kCancelled : kTooLate);
     ended = true;
   }
@@ -104,6 +117,7 @@ bool Engine::Impl::apply_ends(Nanoseconds now) {
 void Engine::Impl::find_prefixes() {
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
+    if (sequence.in_step()) continue;
     if (sequence.phase == Phase::waiting) prefixes.look_up(sequence);
     if (sequence.phase == Phase::prefill) count_cached(sequence, prefixes.skip(sequence));
   }
@@ -152,6 +166,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   const Nanoseconds p95 =
       n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
   const SnapshotTime time{.step = n_steps,
+                          .n_steps_in_flight = lanes.n_in_flight(),
                           .now = now,
                           .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
                           .step_costs = cost_fit.costs()};
@@ -176,8 +191,11 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   sequences.drop_removed();
   start_step(now, planned);
   queue.end(sequences);
-  // A plan that only made room is followed by another one at once.
-  plan_due = plan.runs.empty() && !plan.wake_at;
+  // A plan that only made room is followed by another one at once, and so is one that leaves a lane
+  // empty and rows that could fill it.
+  const bool made_room = plan.runs.empty() && !plan.is_empty() && !plan.wake_at;
+  const bool leaves_room = !plan.runs.empty() && !lanes.is_full() && has_plannable();
+  plan_due = made_room || leaves_room;
   if (n_steps % kAuditSteps == 0 && !audit_kv().empty()) bump(parts.stats.n_kv_audit_failures, 1);
 }
 
@@ -195,6 +213,7 @@ void Engine::Impl::refuse_plan(PlanFault fault) {
   if (++n_refused < kRefusalsMax) return;
   n_refused = 0;
   end_all(kNoPlan);
+  plan_due = lanes.is_idle();  // else the end of a step brings the next plan
 }
 
 // A waiting sequence gets its cached prefix and is in the step from now on.
@@ -211,39 +230,44 @@ void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
 }
 
 void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
-  batch.clear();
+  StepLane& lane = lanes.next();
   // All prefixes are held before a block is allocated, which may take one from the cache.
   for (const PlannedRun& run : plan.runs) {
     if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
   }
   for (const PlannedRun& run : plan.runs)
-    add_to_batch(run);
-  if (batch.is_empty()) return;
-  step_started = now;
+    add_to_batch(run, lane.batch);
+  if (lane.batch.is_empty()) return;
+  lane.started = now;
   ++n_steps;
   bump(parts.stats.n_steps, 1);
   const Nanoseconds prepared = parts.clock.now();
-  runner.submit(batch.step());
-  step_submitted = parts.clock.now();
+  lane.runner.submit(lane.batch.step());
+  lane.submitted = parts.clock.now();
+  lanes.note_started();
   const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
-  record = {.step = n_steps,
-            .started_ns = ns(now),
-            .plan_ns = ns(planned - now),
-            .prepare_ns = ns(prepared - planned),
-            .submit_ns = ns(step_submitted - prepared),
-            .n_rows = batch.load().n_rows,
-            .n_seqs = batch.entries().size(),
-            .n_out_rows = batch.n_out_rows(),
-            .n_kv_tokens = batch.load().n_kv_tokens};
+  lane.record = {.step = n_steps,
+                 .lane = (n_steps - 1) % lanes.n_max(),
+                 .n_in_flight = lanes.n_in_flight(),
+                 .started_ns = ns(now),
+                 .plan_ns = ns(planned - now),
+                 .prepare_ns = ns(prepared - planned),
+                 .submit_ns = ns(lane.submitted - prepared),
+                 .n_rows = lane.batch.load().n_rows,
+                 .n_seqs = lane.batch.entries().size(),
+                 .n_out_rows = lane.batch.n_out_rows(),
+                 .n_kv_tokens = lane.batch.load().n_kv_tokens};
   const std::uint64_t n_draft_submits = draft_model ? draft_model->n_submits() : 0;
-  parts.stats.n_submit_calls.store(runner.n_submits() + n_draft_submits, std::memory_order_relaxed);
+  parts.stats.n_submit_calls.store(lanes.n_submits() + n_draft_submits, std::memory_order_relaxed);
 }
 
-void Engine::Impl::add_to_batch(const PlannedRun& run) {
+void Engine::Impl::add_to_batch(const PlannedRun& run, StepBatch& batch) {
   Sequence& sequence = sequences[run.slot];
   std::span<const pipeline::TokenId> draft;
   sequence.trace.n_beside_max =
       std::max(sequence.trace.n_beside_max, static_cast<std::uint32_t>(plan.runs.size() - 1));
+  sequence.trace.n_steps_beside_max =
+      std::max(sequence.trace.n_steps_beside_max, lanes.n_in_flight());
   if (sequence.phase == Phase::prefill) {
     ++sequence.trace.n_prompt_steps;
     bump(sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
@@ -256,64 +280,95 @@ void Engine::Impl::add_to_batch(const PlannedRun& run) {
   sequence.trace.n_drafted += entry.n_draft;
   for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i)
     batch.set_out_flags(*entry.out_row + i, output_flags(sequence, i));
+  ++sequence.n_steps;
+  sequence.n_computed += entry.n_tokens - entry.n_draft;
+  sequence.n_unfinished += entry.n_tokens - entry.n_draft;
+}
+
+void Engine::Impl::leave_step(const StepBatch::Entry& entry, Nanoseconds now) {
+  Sequence& sequence = sequences[entry.slot];
+  --sequence.n_steps;
+  sequence.n_unfinished -= entry.n_tokens - entry.n_draft;
+  sequence.last_step_at = now;
 }
 
 void Engine::Impl::finish_step() {
-  const StepRunner::Outcome outcome = runner.collect();
+  StepLane& lane = lanes.oldest();
+  const StepRunner::Outcome outcome = lane.runner.collect();
   const Nanoseconds now = parts.clock.now();
   drafted = false;
-  measure_step(now);
-  if (!outcome.ok) {
-    fail_step(outcome);
+  measure_step(lane, now);
+  for (const StepBatch::Entry& entry : lane.batch.entries())
+    leave_step(entry, now);
+  if (!outcome.ok || lane.is_spoiled) {
+    fail_step(lane, outcome);
   } else {
-    for (const StepBatch::Entry& entry : batch.entries()) {
+    for (const StepBatch::Entry& entry : lane.batch.entries()) {
       Sequence& sequence = sequences[entry.slot];
-      sequence.n_computed += entry.n_tokens - entry.n_draft;
+      if (sequence.is_lost) {
+        if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
+        continue;
+      }
       if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens, pool);
-      if (sequence.n_computed >= sequence.n_prefill) sequence.phase = Phase::decode;
-      if (entry.out_row && !sequence.request->cancelled) produce(entry, now);
+      if (sequence.n_finished() >= sequence.n_prefill) sequence.phase = Phase::decode;
+      if (entry.out_row && !sequence.request->cancelled) produce(lane, entry, now);
       // After the token was drawn: what gave no number is not kept.
       if (sequences.is_live(entry.slot)) prefixes.keep(sequence);
     }
-    record_step(parts.clock.now());
+    record_step(lane, parts.clock.now());
   }
-  batch.clear();
+  lanes.note_ended();
   sequences.drop_removed();
 }
 
-void Engine::Impl::measure_step(Nanoseconds now) {
-  parts.stats.step_seconds.observe(seconds(now - step_started));
+void Engine::Impl::measure_step(const StepLane& lane, Nanoseconds now) {
+  parts.stats.step_seconds.observe(seconds(now - lane.started));
   note_progress(now);
   const auto elapsed = static_cast<float>((now - step_ended).count());
   for (std::size_t d = 0; d < loads.size(); ++d) {
-    const auto busy = static_cast<float>(runner.busy_ns(d));
+    if (d < parts.stats.device_busy_ns.size())
+      bump(parts.stats.device_busy_ns[d], lane.runner.busy_ns(d));
+    const auto busy = static_cast<float>(lane.runner.busy_ns(d));
     loads[d].busy_ratio = elapsed > 0.0F ? std::min(busy / elapsed, 1.0F) : 0.0F;
   }
   step_ended = now;
 }
 
-void Engine::Impl::record_step(Nanoseconds sampled) {
+void Engine::Impl::record_step(StepLane& lane, Nanoseconds sampled) {
   const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
-  for (std::size_t d = 0; d < loads.size(); ++d)
-    record.busy_ns = std::max(record.busy_ns, runner.busy_ns(d));
-  record.devices_ns = ns(step_ended - step_submitted);
+  telemetry::StepRecord& record = lane.record;
+  record.n_devices = std::min(loads.size(), record.device_busy_ns.size());
+  for (std::size_t d = 0; d < record.n_devices; ++d)
+    record.device_busy_ns[d] = lane.runner.busy_ns(d);
+  record.busy_ns = ns(lane.busy_max());
+  record.devices_ns = ns(step_ended - lane.submitted);
   record.sample_ns = ns(sampled - step_ended);
-  record.total_ns = ns(sampled - step_started);
+  record.total_ns = ns(sampled - lane.started);
   record.since_last_ns = ns(sampled - std::exchange(step_sampled, sampled));
   parts.stats.steps.append(record);
-  cost_fit.add(batch.load(), sampled - step_started);
+  cost_fit.add(lane.batch.load(), round_time(lane, lanes.n_max(), sampled - lane.started));
 }
 
-// What the step wrote cannot be told: its sequences end, the others go on.
-void Engine::Impl::fail_step(const StepRunner::Outcome& outcome) {
+// What the step wrote cannot be told: its sequences end, the others go on; where devices can no
+// longer tell whose message is whose, those of the other steps in flight end with theirs.
+void Engine::Impl::fail_step(const StepLane& lane, const StepRunner::Outcome& outcome) {
   if (!std::exchange(step_failure_told, true)) {
-    logger("engine")->error(
-        "step failed device={} step={} text=\"{}\"", outcome.device, n_steps, outcome.message);
+    logger("engine")->error("step failed device={} step={} text=\"{}\"",
+                            outcome.device,
+                            lane.record.step,
+                            outcome.message);
   }
-  // What was let go stays so: the peers of a failed device wait for nobody ever again.
-  if (runner.has_aborted()) parts.stats.is_lost.store(true, std::memory_order_relaxed);
-  for (const StepBatch::Entry& entry : batch.entries())
-    end_sequence(entry.slot, kDeviceFailed);
+  // What was ended stays so: devices tell each other nothing any more.
+  if (lane.runner.has_aborted()) {
+    parts.stats.is_lost.store(true, std::memory_order_relaxed);
+    lanes.spoil_others();
+  }
+  for (const StepBatch::Entry& entry : lane.batch.entries()) {
+    Sequence& sequence = sequences[entry.slot];
+    sequence.is_ending = true;
+    sequence.is_lost = true;
+    if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
+  }
 }
 
 void Engine::Impl::note_progress(Nanoseconds now) {
@@ -324,8 +379,9 @@ void Engine::Impl::note_progress(Nanoseconds now) {
 void Engine::Impl::wake_readers() {
   const Nanoseconds start = parts.clock.now();
   parts.on_published(parts.context);
-  if (runner.is_busy())  // they run beside the step that has just begun
-    record.publish_ns = static_cast<std::uint64_t>((parts.clock.now() - start).count());
+  if (!lanes.is_idle())  // they run beside the step that has just begun
+    lanes.newest().record.publish_ns +=
+        static_cast<std::uint64_t>((parts.clock.now() - start).count());
 }
 
 void Engine::Impl::update_gauges() {
@@ -337,6 +393,7 @@ void Engine::Impl::update_gauges() {
   };
   set(parts.stats.n_running, n_running);
   set(parts.stats.n_waiting, sequences.order().size() - n_running);
+  set(parts.stats.n_steps_in_flight, lanes.n_in_flight());
   set(parts.stats.n_kv_blocks_used, pool.n_used());
   set(parts.stats.n_kv_blocks_cached, pool.n_cached());
   set(parts.stats.n_kv_blocks_free, pool.n_free());

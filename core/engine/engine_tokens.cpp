@@ -33,13 +33,13 @@ EndCode end_code(const StreamEnd& end) {
 
 }  // namespace
 
-void Engine::Impl::produce(const StepBatch::Entry& entry, Nanoseconds now) {
+void Engine::Impl::produce(const StepLane& lane, const StepBatch::Entry& entry, Nanoseconds now) {
   LiveRequest& request = *sequences[entry.slot].request;
   if (std::exchange(request.forked, true) || request.choices.size() == 1) {
-    verify(entry, now);
+    verify(lane, entry, now);
     return;
   }
-  const LogitsRow row = output_row(*entry.out_row);
+  const LogitsRow row = output_row(lane, *entry.out_row);
   // All choices draw their first token from the prompt's last row.
   const std::span<const std::uint32_t> others = sequences.fork(entry.slot, pool);
   draw_token(entry.slot, row, now);
@@ -50,10 +50,10 @@ void Engine::Impl::produce(const StepBatch::Entry& entry, Nanoseconds now) {
 // Every token is drawn, by what it would be drawn by without a draft. As long as it is the draft's,
 // the next row was computed from the right tokens, and its KV is there; the KV of the others is
 // written again before any row may attend to it.
-void Engine::Impl::verify(const StepBatch::Entry& entry, Nanoseconds now) {
+void Engine::Impl::verify(const StepLane& lane, const StepBatch::Entry& entry, Nanoseconds now) {
   Sequence& sequence = sequences[entry.slot];
   for (std::uint32_t i = 0;; ++i) {
-    const bool goes_on = draw_token(entry.slot, output_row(*entry.out_row + i), now);
+    const bool goes_on = draw_token(entry.slot, output_row(lane, *entry.out_row + i), now);
     if (!goes_on) return;
     const pipeline::TokenId drawn = sequence.choice().generated.back();
     speculation.note(entry.slot, drawn);
@@ -69,18 +69,17 @@ std::uint32_t Engine::Impl::output_flags(const Sequence& sequence, std::uint32_t
   return asked.hash_logits ? flags | LUNA_OUT_LOGITS : flags;
 }
 
-LogitsRow Engine::Impl::output_row(std::uint32_t out_row) const {
-  const model::CompiledModel& model = parts.model;
-  const std::uint32_t flags = batch.out_flags(out_row);
+LogitsRow Engine::Impl::output_row(const StepLane& lane, std::uint32_t out_row) const {
+  const std::uint32_t flags = lane.batch.out_flags(out_row);
   LogitsRow row;
   if ((flags & LUNA_OUT_LOGITS) != 0) {
     const std::size_t n = limits.vocab_size;
-    row.logits = {model.logits + out_row * n, n};
+    row.logits = {lane.outputs.logits + out_row * n, n};
   }
   if ((flags & LUNA_OUT_CANDIDATES) != 0) {
-    const std::size_t n = model.n_candidates;
-    row.candidates = {model.candidates + out_row * (n + 1), n};
-    row.log_sum_exp = model.candidates[out_row * (n + 1) + n].logit;
+    const std::size_t n = parts.model.n_candidates;
+    row.candidates = {lane.outputs.candidates + out_row * (n + 1), n};
+    row.log_sum_exp = lane.outputs.candidates[out_row * (n + 1) + n].logit;
   }
   return row;
 }
@@ -162,7 +161,7 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
 
 void Engine::Impl::end_all(const StreamEnd& end) {
   for (const std::uint32_t slot : sequences.order())
-    end_sequence(slot, end);
+    if (!sequences[slot].in_step()) end_sequence(slot, end);
   sequences.drop_removed();
 }
 

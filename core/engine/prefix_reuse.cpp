@@ -63,7 +63,7 @@ std::uint32_t PrefixReuse::skip(Sequence& sequence) {
 
 void PrefixReuse::keep(Sequence& sequence) {
   if (block_tokens_ == 0 || sequence.phase == Phase::waiting) return;
-  const std::uint32_t n_full = sequence.n_computed / block_tokens_;
+  const std::uint32_t n_full = sequence.n_finished() / block_tokens_;
   for (std::uint32_t& b = sequence.n_keyed; b < n_full; ++b) {
     const PrefixKey key = key_of(sequence, b);
     std::uint32_t& block = sequence.blocks[b];

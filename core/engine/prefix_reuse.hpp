@@ -28,7 +28,8 @@ class PrefixReuse {
   std::uint32_t skip(Sequence& sequence);
   /// Gives keys to the blocks that the sequence has filled. Where another sequence filled a block
   /// with the same tokens before, the two hold the same bits: this one takes that block and gives
-  /// its own back. A waiting sequence has none. No step may run.
+  /// its own back. A waiting sequence has none. A step in flight that reads it still may: devices
+  /// run it before any that was given the block later.
   void keep(Sequence& sequence);
 
  private:

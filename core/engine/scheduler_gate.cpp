@@ -45,7 +45,8 @@ std::string_view plan_fault_name(PlanFault fault) {
                                                                 "too_many_tokens",
                                                                 "too_many_rows",
                                                                 "too_few_blocks",
-                                                                "changes_nothing"};
+                                                                "changes_nothing",
+                                                                "row_in_step"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -77,7 +78,7 @@ void SchedulerGate::fill_rows() {
     row.priority = asked.priority;
     row.tenant = asked.tenant;
     row.stage = asked.stage;
-    row.n_prompt = sequence.n_prefill;
+    row.n_prompt = sequence.is_ending ? sequence.n_computed : sequence.n_prefill;
     row.n_computed = sequence.n_computed;
     row.n_cached = sequence.phase == Phase::waiting ? sequence.n_computed : sequence.n_cached;
     row.n_generated = sequence.n_generated();
@@ -96,6 +97,8 @@ void SchedulerGate::fill_rows() {
     row.n_kv_blocks_shared = static_cast<std::uint32_t>(
         std::partition_point(found.begin(), found.end(), is_used) - found.begin());
     row.n_draft = sequence.n_draft;
+    row.n_steps = sequence.n_steps;
+    row.last_step_ns = static_cast<std::uint64_t>(sequence.last_step_at.count());
   }
 }
 
@@ -142,6 +145,8 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time,
   snapshot.now_ns = static_cast<std::uint64_t>(time.now.count());
   snapshot.reqs = rows_.data();
   snapshot.devices = devices_.data();
+  snapshot.n_steps_in_flight = time.n_steps_in_flight;
+  snapshot.n_steps_in_flight_max = limits_.n_steps_max;
 
   answer_ = {};
   answer_.struct_size = sizeof(answer_);
@@ -158,9 +163,10 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time,
     const auto latest = static_cast<std::uint64_t>((time.now + kWakeMax).count());
     plan.wake_at = Nanoseconds(std::min(answer_.wake_at_ns, latest));
   }
-  const bool wakes = plan.wake_at && *plan.wake_at > time.now;
-  const bool idle = plan.runs.empty() && plan.preempted.empty() && plan.rejected.empty();
-  return idle && !wakes ? PlanFault::changes_nothing : PlanFault::none;
+  // A time that has come wakes nobody: without it the loop does not turn for nothing.
+  if (plan.wake_at && *plan.wake_at <= time.now) plan.wake_at.reset();
+  const bool goes_on = !plan.is_empty() || plan.wake_at || time.n_steps_in_flight > 0;
+  return goes_on ? PlanFault::none : PlanFault::changes_nothing;
 }
 
 PlanFault SchedulerGate::check(StepPlan& plan) {
@@ -198,6 +204,8 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
     if (action.device >= limits_.n_devices) return PlanFault::unknown_device;
     return sequences_[slot].phase == Phase::waiting ? PlanFault::none : PlanFault::wrong_state;
   }
+  const bool goes_on = action.verb == LUNA_VERB_RUN && sequences_[slot].n_wanted() > 0;
+  if (sequences_[slot].in_step() && !goes_on) return PlanFault::row_in_step;
   if (taken_[action.row] != 0) return PlanFault::row_twice;
   taken_[action.row] = 1;
   if (action.verb == LUNA_VERB_RUN) return check_run(action, plan);

@@ -32,8 +32,9 @@ enum class PlanFault : std::uint8_t {
   too_many_rows,
   too_few_blocks,
   changes_nothing,
+  row_in_step,
 };
-inline constexpr std::size_t kPlanFaults = 14;
+inline constexpr std::size_t kPlanFaults = 15;
 std::string_view plan_fault_name(PlanFault fault);
 
 /// What the snapshot says besides the rows, and what one step can hold.
@@ -44,6 +45,7 @@ struct GateLimits {
   std::uint64_t kv_block_bytes = 0;
   std::uint32_t n_devices = 0;
   std::uint32_t n_kv_blocks_reserve = 0;  ///< a waiting row leaves them to those that hold KV
+  std::uint32_t n_steps_max = 1;          ///< in flight
 };
 
 /// Measured since the last plan, by device.
@@ -53,6 +55,7 @@ struct DeviceLoad {
 
 struct SnapshotTime {
   std::uint64_t step = 0;
+  std::uint32_t n_steps_in_flight = 0;
   Nanoseconds now{0};
   std::uint64_t latency_ns_p95 = 0;  ///< of the last 10 requests; 0: none yet
   StepCosts step_costs = {};         ///< of the group of devices

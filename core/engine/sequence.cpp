@@ -63,6 +63,7 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot, KvP
 }
 
 void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
+  LUNA_ASSERT(!sequence.in_step());
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
     pool.release(sequence.blocks[b]);
   sequence.n_blocks = 0;

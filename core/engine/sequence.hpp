@@ -27,11 +27,17 @@ struct Sequence {
   LiveRequest* request = nullptr;
   std::uint32_t choice_idx = 0;
   Phase phase = Phase::waiting;
-  std::uint32_t n_prefill = 0;   ///< tokens to compute before it decodes
-  std::uint32_t n_computed = 0;  ///< tokens whose KV is there; waiting: in the prefix cache
-  std::uint32_t n_cached = 0;    ///< of these, what others computed
-  std::uint32_t n_prune = 0;     ///< positions its prompt loses once it is computed; 0: none
-  std::uint32_t n_pruned = 0;    ///< positions without KV any more: n_prune or 0
+  std::uint32_t n_steps = 0;    ///< in flight that compute tokens of it; several: of its prompt
+  bool is_ending = false;       ///< its steps in flight are its last
+  bool is_lost = false;         ///< and one of them has failed
+  std::uint32_t n_prefill = 0;  ///< tokens to compute before it decodes
+  /// Tokens whose KV is there, or will be when its steps in flight have ended; waiting: in the
+  /// prefix cache.
+  std::uint32_t n_computed = 0;
+  std::uint32_t n_unfinished = 0;  ///< of these, the last, of steps in flight
+  std::uint32_t n_cached = 0;      ///< of these, what others computed
+  std::uint32_t n_prune = 0;       ///< positions its prompt loses once it is computed; 0: none
+  std::uint32_t n_pruned = 0;      ///< positions without KV any more: n_prune or 0
   std::uint32_t n_preempted = 0;
   std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row; waiting: [hit.n_blocks]
   std::uint32_t n_blocks = 0;       ///< held
@@ -40,6 +46,7 @@ struct Sequence {
   std::uint32_t n_draft = 0;  ///< tokens that the next step may verify beside its own; decoding
   pipeline::ComputeTrace trace;
   Nanoseconds last_token_at{0};
+  Nanoseconds last_step_at{0};  ///< when its last step ended
 
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
   /// Tokens of one step at most, by its client's wish.
@@ -57,6 +64,8 @@ struct Sequence {
     const auto& prompt = request->asked->prompt;
     return i < prompt.size() ? prompt[i] : choice().generated[i - prompt.size()];
   }
+  [[nodiscard]] bool in_step() const { return n_steps > 0; }
+  [[nodiscard]] std::uint32_t n_finished() const { return n_computed - n_unfinished; }
   /// Where the KV of the next token lies. What is pruned is whole blocks.
   [[nodiscard]] std::uint32_t next_slot() const { return n_computed - n_pruned; }
   [[nodiscard]] bool is_prune_due() const { return n_prune != n_pruned; }
@@ -64,10 +73,15 @@ struct Sequence {
   [[nodiscard]] std::uint32_t prefill_end() const {
     return is_prune_due() ? static_cast<std::uint32_t>(request->asked->prompt.size()) : n_tokens();
   }
-  /// Tokens that one step could compute, at most: when it decodes, one and its draft.
+  /// Tokens that one more step could compute, at most: when it decodes, one and its draft, and none
+  /// before the step that it is in has drawn its next token.
   [[nodiscard]] std::uint32_t n_wanted() const {
-    return phase == Phase::decode ? 1 + n_draft : n_prefill - n_computed;
+    if (is_ending) return 0;
+    if (phase == Phase::decode) return in_step() ? 0 : 1 + n_draft;
+    return n_prefill - n_computed;
   }
+  /// Whether a plan may name it.
+  [[nodiscard]] bool is_plannable() const { return !in_step() || n_wanted() > 0; }
 };
 
 /// All sequences of an engine in slots made at construction, and their order. [engine]

@@ -81,6 +81,7 @@ void Speculation::offer(SequenceTable& sequences,
   bool is_blocked = false;
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
+    if (sequence.in_step()) continue;  // its draft is being verified
     sequence.n_draft = 0;
     states_[slot].n_draft = 0;
     const Drafts wish = sequence.request->asked->drafts;
@@ -129,7 +130,9 @@ Speculation::Room Speculation::room_beside(const SequenceTable& sequences,
   std::uint64_t n_rows = 0;
   for (const std::uint32_t slot : sequences.order()) {
     const Sequence& sequence = sequences[slot];
-    if (sequence.phase == Phase::decode) {
+    if (sequence.in_step()) {
+      room.n_blocks -= 2;  // those it may want of the next one
+    } else if (sequence.phase == Phase::decode) {
       ++n_rows;
       room.load.n_kv_tokens += sequence.n_tokens();
       room.n_blocks -= 2;  // its next one, and a copy of its last

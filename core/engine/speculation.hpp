@@ -80,7 +80,7 @@ class Speculation {
                const KvPool& pool,
                const StepCosts& costs,
                const DraftModel& model);
-  /// Sets n_draft of every sequence. Before each plan; no step runs.
+  /// Sets n_draft of every sequence that is in no step. Before each plan.
   ///
   /// model  none: drafts are looked up
   void offer(SequenceTable& sequences,

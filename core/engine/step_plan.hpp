@@ -36,6 +36,9 @@ struct StepPlan {
     runs.clear();
     wake_at.reset();
   }
+  [[nodiscard]] bool is_empty() const {
+    return runs.empty() && preempted.empty() && rejected.empty();
+  }
 
   std::vector<PlannedReject> rejected;
   std::vector<std::uint32_t> preempted;  // slots

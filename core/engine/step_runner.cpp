@@ -9,8 +9,12 @@
 
 namespace luna::engine {
 
-StepRunner::StepRunner(const model::CompiledModel& model, WakeSignal& wake)
-    : model_(model), wake_(wake), slots_(model.shards.size()), steps_(model.shards.size()) {
+StepRunner::StepRunner(const model::CompiledModel& model, WakeSignal& wake, std::uint32_t lane)
+    : model_(model),
+      wake_(wake),
+      lane_(lane),
+      slots_(model.shards.size()),
+      steps_(model.shards.size()) {
   for (Slot& slot : slots_)
     slot.runner = this;
 }
@@ -37,17 +41,17 @@ void StepRunner::submit(const luna_step& step) {
     const model::Shard& shard = model_.shards[s];
     luna_step& own = steps_[s];
     own = step;
-    own.binds = shard.binds.data();
-    own.n_binds = static_cast<std::uint32_t>(shard.binds.size());
+    own.binds = shard.binds[lane_].data();
+    own.n_binds = static_cast<std::uint32_t>(shard.binds[lane_].size());
     own.done = &StepRunner::on_done;
     own.done_context = &slots_[s];
     luna_err err = make_err();
     ++n_submits_;
     const luna_status status = shard.backend->submit(shard.executable, &own, &err);
     if (status >= 0) continue;
-    // This device and those after it will not call back; those before it may wait for them.
+    // This device and those after it will not call back; those before it send to them in vain.
     note_failure(slots_[s], status, text_of(err));
-    failed_.store(true, std::memory_order_relaxed);
+    if (s > 0) failed_.store(true, std::memory_order_relaxed);
     const auto n_silent = static_cast<std::uint32_t>(slots_.size() - s);
     n_inside_.fetch_sub(n_silent, std::memory_order_relaxed);
     n_pending_.fetch_sub(n_silent, std::memory_order_acq_rel);
@@ -78,13 +82,14 @@ void StepRunner::on_done(void* context, const luna_step_result* result) {
 }
 
 bool StepRunner::is_done() {
-  if (n_pending_.load(std::memory_order_acquire) == 0) return true;
-  if (!failed_.load(std::memory_order_relaxed)) return false;
+  const bool has_ended = n_pending_.load(std::memory_order_acquire) == 0;
+  if (!failed_.load(std::memory_order_relaxed)) return has_ended;
   abort();
   return n_pending_.load(std::memory_order_acquire) == 0;
 }
 
-// A device that failed will send nothing: those that wait for it are let go.
+// A device that failed has sent or received something, or not: the next message on a lane may be of
+// its step, and would be taken for that of the next. Those that wait for it are let go.
 void StepRunner::abort() {
   if (aborted_ || model_.abort_comms == nullptr) return;
   aborted_ = true;

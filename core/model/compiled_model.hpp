@@ -25,15 +25,29 @@ struct StepLimits {
   std::uint32_t n_positions_max = 0;  ///< longest sequence, prompt and output together
 };
 
+/// Steps of a model that may be in flight at most: more than devices in a row would only make each
+/// of them smaller and each answer slower.
+inline constexpr std::uint32_t kLanesMax = 8;
+
 /// One device's part of a model. The handles belong to the Model that made this.
 struct Shard {
   std::string device_name;  ///< as in the TOML
   const luna_backend_if* backend = nullptr;
   void* executable = nullptr;
-  std::vector<luna_bind> binds;  ///< KV, LOGITS, CANDIDATES, COMM: the same every step
+  /// By lane: KV, LOGITS, CANDIDATES, COMM. The outputs are the lane's own.
+  std::vector<std::vector<luna_bind>> binds;
+};
+
+/// Where the outputs of a lane's steps lie, in host memory.
+struct StepOutputs {
+  const float* logits = nullptr;  ///< [n_out_rows_max, vocab_size]
+  /// [n_out_rows_max, n_candidates + 1]: the last of a row holds the log-sum-exp as its logit.
+  const Candidate* candidates = nullptr;
 };
 
 /// What the engine needs to run steps. All shards run each step; the last one fills the outputs.
+/// A lane is what one step in flight has for itself: with as many as there are devices, each device
+/// can work on another step.
 struct CompiledModel {
   std::string name;  ///< of the model in the TOML: "main"
   ModelConfig config;
@@ -44,13 +58,13 @@ struct CompiledModel {
   std::uint64_t kv_block_bytes = 0;        ///< of one block, all shards together
   std::uint32_t prune_keep_percent = 100;  ///< of a prompt's KV, once it is computed
   std::uint32_t n_candidates = 0;          ///< candidates a row
-  const float* logits = nullptr;           ///< [n_out_rows_max, vocab_size], host memory
-  /// [n_out_rows_max, n_candidates + 1]: the last of a row holds the log-sum-exp as its logit.
-  const Candidate* candidates = nullptr;
+  std::vector<StepOutputs> outputs;        ///< by lane
   /// Ends every wait of one shard for another, for good: called when a shard failed while others
   /// run, so that no step hangs. Null: the shards never wait. [engine]
   void (*abort_comms)(void* context) = nullptr;
   void* abort_context = nullptr;
+
+  [[nodiscard]] std::uint32_t n_lanes() const { return static_cast<std::uint32_t>(outputs.size()); }
 };
 
 }  // namespace luna::model

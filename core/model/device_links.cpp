@@ -9,9 +9,8 @@ namespace luna::model {
 
 DeviceLinks::DeviceLinks(const Collective& collective,
                          std::span<const ShardDraft> shards,
-                         std::uint64_t message_bytes_max,
-                         std::string group)
-    : collective_(collective), message_bytes_max_(message_bytes_max), group_(std::move(group)) {
+                         Options options)
+    : collective_(collective), options_(std::move(options)) {
   for (const ShardDraft& shard : shards) {
     std::vector<luna_comm_lane>& lanes = lanes_.emplace_back();
     const luna_program program = shard.program.abi();
@@ -29,9 +28,10 @@ luna_comm_open DeviceLinks::request(std::uint32_t rank) const {
   request.rank = rank;
   request.n_ranks = static_cast<std::uint32_t>(lanes_.size());
   request.n_lanes = static_cast<std::uint32_t>(lanes_[rank].size());
-  request.message_bytes_max = message_bytes_max_;
-  request.group = to_abi(group_);
+  request.message_bytes_max = options_.message_bytes_max;
+  request.group = to_abi(options_.group);
   request.lanes = lanes_[rank].data();
+  request.n_messages_max = options_.n_lanes;
   return request;
 }
 

@@ -23,12 +23,12 @@ struct Collective {
 /// opens. [start-up]
 class DeviceLinks {
  public:
-  /// message_bytes_max  of a step's rows between two devices
-  /// group              unlike that of any other model in the process
-  DeviceLinks(const Collective& collective,
-              std::span<const ShardDraft> shards,
-              std::uint64_t message_bytes_max,
-              std::string group);
+  struct Options {
+    std::uint64_t message_bytes_max = 0;  ///< of a step's rows between two devices
+    std::uint32_t n_lanes = 1;            ///< steps in flight: each may have a message on its way
+    std::string group;                    ///< unlike that of any other model in the process
+  };
+  DeviceLinks(const Collective& collective, std::span<const ShardDraft> shards, Options options);
 
   /// Memory that open() will take for a rank, at its device.
   [[nodiscard]] Result<std::uint64_t> bytes(std::uint32_t rank) const;
@@ -38,8 +38,7 @@ class DeviceLinks {
   [[nodiscard]] luna_comm_open request(std::uint32_t rank) const;
 
   const Collective collective_;
-  const std::uint64_t message_bytes_max_;
-  const std::string group_;
+  const Options options_;
   std::vector<std::vector<luna_comm_lane>> lanes_;  // by rank: what its program receives
 };
 

@@ -40,7 +40,7 @@ Result<ShardMemory> measure(const ModelConfig& config,
   if (memory.kv_block == 0)
     return Error{Code::internal, where + ": its backend says that a KV block takes 0 bytes"};
   if (shard.spec.has_head) {
-    const std::uint64_t n_rows = options.limits.n_out_rows_max;
+    const std::uint64_t n_rows = std::uint64_t{options.n_lanes} * options.limits.n_out_rows_max;
     memory.logits = n_rows * config.vocab_size * sizeof(float);
     memory.candidates = n_rows * (options.n_candidates + 1) * sizeof(Candidate);
   }

@@ -25,8 +25,8 @@ struct ShardDraft {
 struct ShardMemory {
   std::uint64_t weights = 0;
   std::uint64_t scratch = 0;     // activations of the largest step
-  std::uint64_t logits = 0;      // last shard: [n_out_rows_max, vocab_size] F32
-  std::uint64_t candidates = 0;  // last shard: [n_out_rows_max, n_candidates + 1] pairs
+  std::uint64_t logits = 0;      // last shard: [n_lanes, n_out_rows_max, vocab_size] F32
+  std::uint64_t candidates = 0;  // last shard: [n_lanes, n_out_rows_max, n_candidates + 1] pairs
   std::uint64_t messages = 0;    // from other devices, on their way here
   std::uint64_t kv_block = 0;    // one block, all layers of the shard
   std::uint64_t kv = 0;          // all blocks

@@ -61,6 +61,8 @@ class ModelLoader {
     program_.kv_block_tokens = options_.kv_block_tokens;
     program_.prunes = options_.prune_keep_percent < 100;
     program_.n_candidates = std::min(options_.n_candidates, config_.vocab_size);
+    const auto n_devices = static_cast<std::uint32_t>(resources_.devices.size());
+    program_.n_lanes = std::min(options_.n_lanes != 0 ? options_.n_lanes : n_devices, kLanesMax);
     program_.limits = options_.limits;
     if (program_.limits.n_positions_max == 0)
       program_.limits.n_positions_max = config_.context_length;
@@ -171,7 +173,11 @@ class ModelLoader {
                         std::to_string(reinterpret_cast<std::uintptr_t>(model_.get()));
     const std::uint64_t message_bytes_max =
         std::uint64_t{program_.limits.n_rows_max} * config_.hidden_size * sizeof(float);
-    links_.emplace(*resources_.collective, drafts_, message_bytes_max, std::move(group));
+    links_.emplace(*resources_.collective,
+                   drafts_,
+                   DeviceLinks::Options{.message_bytes_max = message_bytes_max,
+                                        .n_lanes = program_.n_lanes,
+                                        .group = std::move(group)});
     for (std::uint32_t rank = 0; rank < drafts_.size(); ++rank) {
       LUNA_TRY(message_bytes_[rank], links_->bytes(rank));
     }
@@ -256,30 +262,27 @@ class ModelLoader {
     shard.device_name = holding.device->name();
     shard.backend = &holding.device->backend();
     shard.executable = holding.executable;
-    const auto bind_buffer = [&](std::uint32_t slot_kind,
-                                 std::uint32_t buffer_kind,
-                                 std::uint64_t bytes) -> Result<void*> {
-      const auto slot = program.bound_slot(slot_kind);
-      if (!slot) return nullptr;
-      LUNA_TRY(const Buffer buffer, alloc(holding, buffer_kind, bytes));
-      luna_bind bound{};
-      bound.slot = *slot;
-      bound.buffer = buffer.handle;
-      shard.binds.push_back(bound);
-      return buffer.host;
-    };
-    LUNA_TRY(bind_buffer(LUNA_SLOT_KV, LUNA_BUFFER_KV, memory.kv));
-    LUNA_TRY(void* logits, bind_buffer(LUNA_SLOT_LOGITS, LUNA_BUFFER_OUT, memory.logits));
-    LUNA_TRY(void* candidates,
-             bind_buffer(LUNA_SLOT_CANDIDATES, LUNA_BUFFER_OUT, memory.candidates));
-    if (logits != nullptr) model_->compiled_.logits = static_cast<const float*>(logits);
-    if (candidates != nullptr)
-      model_->compiled_.candidates = static_cast<const Candidate*>(candidates);
-    if (const auto slot = program.bound_slot(LUNA_SLOT_COMM)) {
-      luna_bind bound{};
-      bound.slot = *slot;
-      bound.comm = holding.comm;
-      shard.binds.push_back(bound);
+    std::vector<luna_bind> shared;  // by all lanes
+    if (const auto slot = program.bound_slot(LUNA_SLOT_KV)) {
+      LUNA_TRY(const Buffer buffer, alloc(holding, LUNA_BUFFER_KV, memory.kv));
+      shared.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
+    }
+    if (const auto slot = program.bound_slot(LUNA_SLOT_COMM))
+      shared.push_back({.slot = *slot, .pad = 0, .buffer = 0, .comm = holding.comm});
+    model_->compiled_.outputs.resize(program_.n_lanes);
+    for (StepOutputs& outputs : model_->compiled_.outputs) {
+      std::vector<luna_bind>& binds = shard.binds.emplace_back(shared);
+      const auto bind_output = [&](std::uint32_t slot_kind, std::uint64_t bytes) -> Result<void*> {
+        const auto slot = program.bound_slot(slot_kind);
+        if (!slot) return nullptr;
+        LUNA_TRY(const Buffer buffer, alloc(holding, LUNA_BUFFER_OUT, bytes / program_.n_lanes));
+        binds.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
+        return buffer.host;
+      };
+      LUNA_TRY(void* logits, bind_output(LUNA_SLOT_LOGITS, memory.logits));
+      LUNA_TRY(void* candidates, bind_output(LUNA_SLOT_CANDIDATES, memory.candidates));
+      if (logits != nullptr) outputs.logits = static_cast<const float*>(logits);
+      if (candidates != nullptr) outputs.candidates = static_cast<const Candidate*>(candidates);
     }
     return {};
   }

@@ -31,6 +31,7 @@ struct ModelOptions {
   StepLimits limits;                              // n_positions_max 0: the trained length
   std::optional<std::vector<LayerRange>> layers;  // a range a device; none: balanced by bytes
   std::uint32_t n_candidates = 64;                // of a row; at most the vocabulary
+  std::uint32_t n_lanes = 0;                      // steps in flight; 0: one a device, at most 8
   std::uint32_t n_load_threads = 0;               // 0: one per usable hardware thread
   LoadProgress progress;                          // may be empty
 };

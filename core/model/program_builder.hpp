@@ -44,6 +44,7 @@ struct ProgramOptions {
   std::uint32_t kv_block_tokens = 32;
   bool prunes = false;  // prompts lose part of their KV
   std::uint32_t n_candidates = 64;
+  std::uint32_t n_lanes = 1;  // steps in flight
   StepLimits limits;
 };
 

@@ -28,8 +28,9 @@ struct TokenRecord {
 /// How a sequence was computed. Whoever asks whether that matters compares `logits_hash`.
 struct ComputeTrace {
   std::uint64_t logits_hash = 0;  ///< over the bits of every row a token was drawn from, if asked
-  std::uint32_t n_prompt_steps = 0;  ///< steps that computed tokens of its prompt
-  std::uint32_t n_beside_max = 0;    ///< most other sequences in a step with it
+  std::uint32_t n_prompt_steps = 0;      ///< steps that computed tokens of its prompt
+  std::uint32_t n_beside_max = 0;        ///< most other sequences in a step with it
+  std::uint32_t n_steps_beside_max = 0;  ///< most other steps in flight when one of its own began
   std::uint32_t n_preempted = 0;
   std::uint32_t n_drafted = 0;  ///< tokens of drafts that its steps verified
 };

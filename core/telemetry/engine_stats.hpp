@@ -83,6 +83,10 @@ struct EngineStats {
   Counter n_prefix_misses{0};
   Counter n_kv_audit_failures{0};
   Counter n_steps{0};
+  Counter n_steps_in_flight{0};
+  Counter n_steps_in_flight_max{0};
+  /// Inside op programs, by device in layer order; those beyond are not counted.
+  std::array<Counter, StepRecord::kDevicesMax> device_busy_ns{};
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};

@@ -3,6 +3,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -131,6 +132,11 @@ constexpr ScalarFamily kScalars[] = {
      kCounter,
      &EngineStats::n_kv_audit_failures},
     {"luna_steps_total", "Steps run.", kCounter, &EngineStats::n_steps},
+    {"luna_steps_in_flight", "Steps that run now.", kGauge, &EngineStats::n_steps_in_flight},
+    {"luna_steps_in_flight_max",
+     "Steps that may run at a time.",
+     kGauge,
+     &EngineStats::n_steps_in_flight_max},
     {"luna_plan_rejected_total",
      "Plans of the scheduler that were refused.",
      kCounter,
@@ -151,6 +157,15 @@ std::string MetricsPage::render() const {
     for (std::size_t code = 0; code < kEndCodes; ++code)
       families.value({{"model", model.name}, {"code", kCodeNames[code]}},
                      load(model.stats->n_ended[code]));
+  families.open("luna_device_busy_seconds_total",
+                "Time inside op programs; its rate is the device's busy share.",
+                kCounter);
+  for (const Source& model : models_) {
+    const auto& busy_ns = model.stats->device_busy_ns;
+    for (std::size_t d = 0; d < std::min(model.devices.size(), busy_ns.size()); ++d)
+      families.value({{"model", model.name}, {"device", model.devices[d]}},
+                     load(busy_ns[d]) * 1e-9);
+  }
   families.open("luna_border_calls_total", "Calls over the plugin border.", kCounter);
   for (const Source& model : models_) {
     families.value({{"kind", "scheduler"}, {"model", model.name}}, load(model.stats->n_plan_calls));

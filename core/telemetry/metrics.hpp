@@ -29,8 +29,12 @@ class MetricsPage {
       : version_(std::move(version)), http_(http) {}
 
   /// Adds a model's series. [start-up]
-  void add_model(std::string name, const EngineStats& stats) {
-    models_.push_back({std::move(name), &stats});
+  ///
+  /// devices  their names, in layer order
+  void add_model(std::string name,
+                 const EngineStats& stats,
+                 std::vector<std::string> devices = {}) {
+    models_.push_back({std::move(name), &stats, std::move(devices)});
   }
 
   /// Calls into stage roles; the counter outlives the page. [start-up]
@@ -46,6 +50,7 @@ class MetricsPage {
   struct Source {
     std::string name;
     const EngineStats* stats;
+    std::vector<std::string> devices;
   };
   std::string version_;
   const HttpStats& http_;

@@ -1,5 +1,6 @@
 #include "core/telemetry/step_trace.hpp"
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
@@ -39,14 +40,20 @@ std::vector<StepRecord> StepTrace::last(std::size_t n) const {
 }
 
 std::string to_json(const StepRecord& record, std::string_view model) {
+  const boost::json::array device_busy_ns(
+      record.device_busy_ns.begin(),
+      record.device_busy_ns.begin() + static_cast<std::ptrdiff_t>(record.n_devices));
   const boost::json::object object = {{"model", model},
                                       {"step", record.step},
+                                      {"lane", record.lane},
+                                      {"in_flight", record.n_in_flight},
                                       {"started_ns", record.started_ns},
                                       {"plan_ns", record.plan_ns},
                                       {"prepare_ns", record.prepare_ns},
                                       {"submit_ns", record.submit_ns},
                                       {"devices_ns", record.devices_ns},
                                       {"busy_ns", record.busy_ns},
+                                      {"device_busy_ns", device_busy_ns},
                                       {"sample_ns", record.sample_ns},
                                       {"publish_ns", record.publish_ns},
                                       {"total_ns", record.total_ns},

@@ -14,13 +14,19 @@ namespace luna::telemetry {
 
 /// One step, from its plan to its tokens. Times in nanoseconds.
 struct StepRecord {
-  std::uint64_t step = 0;           ///< number, from 1 on
-  std::uint64_t started_ns = 0;     ///< on the engine's clock
-  std::uint64_t plan_ns = 0;        ///< the scheduler's call and the check of its answer
-  std::uint64_t prepare_ns = 0;     ///< KV blocks and the step's arrays
-  std::uint64_t submit_ns = 0;      ///< handing it to all devices
-  std::uint64_t devices_ns = 0;     ///< from the last submit to the engine's seeing the end
-  std::uint64_t busy_ns = 0;        ///< of that, inside the ops of the slowest device
+  static constexpr std::size_t kDevicesMax = 8;
+
+  std::uint64_t step = 0;         ///< number, from 1 on
+  std::uint64_t lane = 0;         ///< which of the steps that may be in flight
+  std::uint64_t n_in_flight = 0;  ///< when it began, itself included
+  std::uint64_t started_ns = 0;   ///< on the engine's clock
+  std::uint64_t plan_ns = 0;      ///< the scheduler's call and the check of its answer
+  std::uint64_t prepare_ns = 0;   ///< KV blocks and the step's arrays
+  std::uint64_t submit_ns = 0;    ///< handing it to all devices
+  std::uint64_t devices_ns = 0;   ///< from the last submit to the engine's seeing the end
+  std::uint64_t busy_ns = 0;      ///< of that, inside the ops of the slowest device
+  std::uint64_t n_devices = 0;    ///< kDevicesMax at most
+  std::array<std::uint64_t, kDevicesMax> device_busy_ns{};  ///< [n_devices], in layer order
   std::uint64_t sample_ns = 0;      ///< drawing tokens, making text, laying both out for readers
   std::uint64_t publish_ns = 0;     ///< waking the readers of the step before; in devices_ns
   std::uint64_t total_ns = 0;       ///< from the start to the last token
@@ -38,7 +44,7 @@ static_assert(std::is_trivially_copyable_v<StepRecord>);
 /// The last kRecords steps. One writer, which never waits; readers copy what is still there.
 class StepTrace {
  public:
-  static constexpr std::size_t kRecords = 4096;  // some ten seconds of a small model, 480 KiB
+  static constexpr std::size_t kRecords = 4096;  // some ten seconds of a small model, 832 KiB
 
   StepTrace() : slots_(kRecords) {}
 

@@ -55,8 +55,8 @@ class CpuExecutable final : public Executable {
   Result<void> submit(const luna_step& step) override;
 
  private:
-  /// Steps one program may have under way: core sends the next one while one runs, no more.
-  static constexpr std::uint32_t kPendingMax = 4;
+  /// Steps one program may have under way: core has at most eight in flight.
+  static constexpr std::uint32_t kPendingMax = 8;
 
   explicit CpuExecutable(const DeviceServices& services) : services_(services) {}
   Result<void> find_weights(std::span<const std::uint64_t> handles, CompileInput* input);

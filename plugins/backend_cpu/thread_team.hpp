@@ -88,7 +88,7 @@ class ThreadTeam {
   // Whether threads may spin for the next job: where they have all cores, the one who would send it
   // needs one of them.
   const bool leaves_core_free_;
-  JobQueue<TeamJob, 16> queue_;  // more than the steps that core ever has under way on a device
+  JobQueue<TeamJob, 64> queue_;  // of eight models, eight steps in flight each
   Barrier barrier_;
   TeamActivity& activity_;
   TeamJob job_;  // written by the leader before it raises started_

@@ -24,7 +24,7 @@ struct Job {
   ReferenceExecutable* executable = nullptr;
   luna_step step{};
 };
-using StepQueue = JobQueue<Job, 8>;  // steps a device may owe at once: more than core ever sends
+using StepQueue = JobQueue<Job, 64>;  // of eight models, eight steps in flight each
 
 /// What an executable uses of its device; the device outlives it.
 struct DeviceServices {

@@ -1,4 +1,7 @@
-"""Calls over the plugin border: per step one plan, and one submit a device, whatever the step holds."""
+"""Calls over the plugin border: per step one plan, and one submit a device, whatever the step holds.
+
+A model on several devices has as many steps in flight.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,9 @@ def test_a_step_costs_one_plan_and_one_submit_a_device(
     assert steps > 40
     assert plans == steps
     assert submits == n_devices * steps
+    assert server.metric("luna_steps_in_flight_max") == n_devices
+    for i in range(n_devices):
+        assert server.metric("luna_device_busy_seconds_total", device=f"cpu{i}") > 0
     assert server.stop() == 0
 
 
@@ -52,6 +58,10 @@ def test_every_step_leaves_a_record_of_its_time(start_server: Callable[..., Luna
     for record in records:
         parts = sum(record[f"{part}_ns"] for part in ("plan", "prepare", "submit", "devices", "sample"))
         assert 0 < record["busy_ns"] <= record["devices_ns"] + record["submit_ns"]
+        assert record["busy_ns"] == max(record["device_busy_ns"])
+        assert len(record["device_busy_ns"]) == 2
+        assert 1 <= record["in_flight"] <= 2
+        assert record["lane"] == (record["step"] - 1) % 2
         assert parts <= record["total_ns"]
     decoding = [record for record in records if record["rows"] == record["seqs"] == record["out_rows"] == 1]
     assert len(decoding) >= 19

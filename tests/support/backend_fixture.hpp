@@ -288,10 +288,41 @@ class TestProgram {
   }
   ~TestProgram() {
     if (executable_ != nullptr) device_.table().release(executable_);
-    for (const luna_bind& bind : binds_)
-      if (bind.buffer != 0) device_.table().free_buffer(device_.raw(), bind.buffer);
+    for (const auto* binds : {&binds_, &lane_binds_})
+      for (const luna_bind& bind : *binds)
+        if (bind.buffer != 0) device_.table().free_buffer(device_.raw(), bind.buffer);
   }
   void bind_comm(std::uint32_t slot, const void* comm) { binds_.push_back({slot, 0, 0, comm}); }
+
+  /// What another step in flight needs for itself: the same bindings, with outputs of their own.
+  struct Lane {
+    std::vector<luna_bind> binds;
+    void* logits = nullptr;
+    void* candidates = nullptr;
+  };
+  Result<Lane> add_lane(const Program& program) {
+    Lane lane{.binds = binds_, .logits = nullptr, .candidates = nullptr};
+    const luna_program abi = program.abi();
+    const auto replace = [&](std::uint32_t kind, void** host) -> Result<void> {
+      const auto slot = program.bound_slot(kind);
+      if (!slot) return {};
+      luna_bind own{};
+      own.slot = *slot;
+      luna_err err = make_err();
+      const std::uint64_t bytes = out_bytes(abi, kind);
+      LUNA_TRY(to_result(
+          device_.table().alloc(device_.raw(), LUNA_BUFFER_OUT, bytes, &own.buffer, host, &err),
+          err,
+          "alloc"));
+      lane_binds_.push_back(own);
+      for (luna_bind& bind : lane.binds)
+        if (bind.slot == *slot) bind = own;
+      return {};
+    };
+    LUNA_TRY(replace(LUNA_SLOT_LOGITS, &lane.logits));
+    LUNA_TRY(replace(LUNA_SLOT_CANDIDATES, &lane.candidates));
+    return lane;
+  }
 
   /// Runs one step and waits for it.
   StepAnswer run(const StepInput& input) {
@@ -358,6 +389,7 @@ class TestProgram {
   TestDevice& device_;  // outlives the program
   void* executable_ = nullptr;
   std::vector<luna_bind> binds_;
+  std::vector<luna_bind> lane_binds_;  // outputs of further lanes
   void* logits_ = nullptr;
   void* candidates_ = nullptr;
   std::atomic<std::uint32_t> done_{0};

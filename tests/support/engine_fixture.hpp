@@ -41,6 +41,15 @@ inline plugin::Instance<luna_scheduler_if> static_scheduler() {
   return {&kTable, self, "static"};
 }
 
+/// With settings of the test's.
+inline plugin::Instance<luna_scheduler_if> static_scheduler(
+    const scheduler_static::StaticOptions& options) {
+  using scheduler_static::StaticPolicy;
+  static constexpr luna_scheduler_if kTable = make_scheduler_table<StaticPolicy>({});
+  auto policy = std::make_unique<StaticPolicy>(options);
+  return {&kTable, new SchedulerInstance<StaticPolicy>(std::move(policy)), "static"};
+}
+
 /// A policy that is a function of the test.
 using PlanFunction = std::function<luna_status(const luna_snapshot&, luna_plan&)>;
 inline plugin::Instance<luna_scheduler_if> scheduler_of(PlanFunction plan) {

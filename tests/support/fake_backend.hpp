@@ -8,11 +8,15 @@
 #include <luna/plugin.hpp>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,12 +26,13 @@ namespace luna::test {
 /// When a submitted step ends.
 enum class Completion {
   immediate,  // within submit()
-  deferred,   // when the test says so: FakeModel::complete()
+  deferred,   // when the test says so: FakeModel::complete(), FakeDevice::complete()
   threaded,   // on a thread of the device
 };
 
 struct FakeModelOptions {
   std::uint32_t n_shards = 1;
+  std::uint32_t n_lanes = 1;  ///< steps in flight
   std::uint32_t vocab_size = 264;
   std::uint32_t n_kv_blocks = 64;
   std::uint32_t kv_block_tokens = 32;
@@ -40,20 +45,36 @@ struct FakeModelOptions {
   std::vector<std::uint32_t> forced = {};
   std::uint32_t forced_from = 0;
   std::uint32_t prune_keep_percent = 100;
-  std::uint64_t weights = 0;  ///< another number is another model
+  std::uint64_t weights = 0;           ///< another number is another model
+  std::uint64_t busy_ns_fixed = 1000;  ///< that a step is said to have taken
+  std::uint64_t busy_ns_per_row = 0;
   Completion completion = Completion::immediate;
 };
 
-/// One device: a KV cache whose slots hold (token, position), and the steps it was given.
+/// One device: a KV cache whose slots hold (token, position), and the steps it was given, which it
+/// runs in their order.
 class FakeDevice {
  public:
-  FakeDevice(const FakeModelOptions& options, float* logits, model::Candidate* candidates)
+  /// What a lane's steps write; none but on the last device.
+  struct Outputs {
+    float* logits = nullptr;
+    model::Candidate* candidates = nullptr;
+  };
+
+  FakeDevice(const FakeModelOptions& options, std::vector<Outputs> outputs)
       : options_(options),
         kv_(std::size_t{options.n_kv_blocks} * options.kv_block_tokens),
-        logits_(logits),
-        candidates_(candidates) {}
+        outputs_(std::move(outputs)) {
+    if (options.completion == Completion::threaded) thread_ = std::thread([this] { serve(); });
+  }
   ~FakeDevice() {
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
   }
   FakeDevice(const FakeDevice&) = delete;
   FakeDevice& operator=(const FakeDevice&) = delete;
@@ -62,11 +83,21 @@ class FakeDevice {
     return static_cast<FakeDevice*>(self)->accept(*step, err);
   }
 
-  /// Runs the step that was deferred. False if there is none.
+  /// Runs the oldest step that was deferred. False if there is none.
   bool complete() {
-    if (pending_ == nullptr) return false;
-    run(*std::exchange(pending_, nullptr));
+    const luna_step* const step = pop();
+    if (step == nullptr) return false;
+    run(*step);
     return true;
+  }
+  /// The oldest step that was deferred; none: nullptr.
+  [[nodiscard]] const luna_step* pending() const {
+    return n_pending_ == 0 ? nullptr : pending_[first_pending_];
+  }
+  /// Steps that it has ended.
+  [[nodiscard]] std::uint64_t n_ended() const { return n_ended_; }
+  [[nodiscard]] std::uint64_t busy_ns(const luna_step& step) const {
+    return options_.busy_ns_fixed + options_.busy_ns_per_row * step.n_rows;
   }
 
   std::uint64_t n_submits = 0;
@@ -79,12 +110,15 @@ class FakeDevice {
   std::uint32_t n_rows_last = 0;
   std::uint32_t first_position_last = 0;  ///< of the last step
 
+  /// Its communication is over: the step that waits for a peer ends, and so does each that comes.
   void release() {
+    is_aborted_ = true;
     if (const luna_step* step = std::exchange(stalled_, nullptr))
       end(*step, LUNA_CANCELLED, "aborted");
   }
 
  private:
+  static constexpr std::uint32_t kSpoilt = UINT32_MAX - 1;  // of a step that failed
   struct KvSlot {
     std::uint32_t token_id = UINT32_MAX;
     std::uint32_t position = UINT32_MAX;
@@ -105,23 +139,52 @@ class FakeDevice {
         run(step);
         break;
       case Completion::deferred:
-        pending_ = &step;
-        break;
       case Completion::threaded:
-        if (thread_.joinable()) thread_.join();
-        thread_ = std::thread([this, &step] { run(step); });
+        push(step);
         break;
     }
     return LUNA_OK;
   }
 
+  void push(const luna_step& step) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (n_pending_ == pending_.size()) fault("more steps than may be in flight");
+      pending_[(first_pending_ + n_pending_++) % pending_.size()] = &step;
+    }
+    changed_.notify_all();
+  }
+  const luna_step* pop() {
+    const std::lock_guard lock(mutex_);
+    if (n_pending_ == 0) return nullptr;
+    const luna_step* const step = pending_[first_pending_];
+    first_pending_ = (first_pending_ + 1) % pending_.size();
+    --n_pending_;
+    return step;
+  }
+  void serve() {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return n_pending_ > 0 || stops_; });
+        if (n_pending_ == 0) return;
+      }
+      complete();
+    }
+  }
+
   void run(const luna_step& step) {
     if (std::exchange(fail_next_step, false)) {
+      write(step, kSpoilt);
       end(step, LUNA_IO, "failed by the test");
       return;
     }
+    if (is_aborted_) {
+      end(step, LUNA_CANCELLED, "aborted");
+      return;
+    }
     copy_blocks(step);
-    write(step);
+    write(step, std::nullopt);
     for (std::uint32_t o = 0; o < step.n_out_rows; ++o) {
       if (o > 0 && step.out_rows[o] <= step.out_rows[o - 1]) fault("out_rows not ascending");
       fill_output(step, o);
@@ -138,8 +201,9 @@ class FakeDevice {
     luna_step_result result{};
     result.struct_size = sizeof(result);
     result.status = status;
-    result.busy_ns = 1000;
+    result.busy_ns = busy_ns(step);
     result.message = message;
+    ++n_ended_;
     step.done(step.done_context, &result);
   }
 
@@ -189,7 +253,8 @@ class FakeDevice {
     return kv_[static_cast<std::size_t>(block_start(block)) + position % options_.kv_block_tokens];
   }
 
-  void write(const luna_step& step) {
+  /// spoilt  what is written in place of the tokens
+  void write(const luna_step& step, std::optional<std::uint32_t> spoilt) {
     if (step.n_rows == 0 || step.n_rows > options_.n_rows_max) fault("n_rows out of bounds");
     if (step.n_seqs > options_.n_seqs_max) fault("n_seqs out of bounds");
     std::vector<const KvSlot*> written;
@@ -201,7 +266,7 @@ class FakeDevice {
         if (row > begin && step.positions[row] != step.positions[row - 1] + 1)
           fault("positions not ascending by one");
         KvSlot& target = slot(step, s, slot_of(step, s, step.positions[row]));
-        target = {step.token_ids[row], step.positions[row], 0};
+        target = {spoilt.value_or(step.token_ids[row]), step.positions[row], 0};
         written.push_back(&target);
       }
     }
@@ -228,7 +293,8 @@ class FakeDevice {
   }
 
   void fill_output(const luna_step& step, std::uint32_t o) {
-    if (logits_ == nullptr) return;
+    const Outputs& outputs = outputs_[step.binds[0].buffer];
+    if (outputs.logits == nullptr) return;
     const std::uint64_t hash = hash_of_history(step, step.out_rows[o]);
     const std::uint32_t n = options_.vocab_size;
     std::vector<float> row(n);
@@ -243,8 +309,9 @@ class FakeDevice {
     const std::size_t place =
         std::size_t{step.positions[step.out_rows[o]]} - options_.forced_from;  // or far beyond
     if (place < options_.forced.size()) row[options_.forced[place]] += 100.0F;
-    float* const out = logits_ + std::size_t{o} * n;
-    model::Candidate* const best = candidates_ + std::size_t{o} * (options_.n_candidates + 1);
+    float* const out = outputs.logits + std::size_t{o} * n;
+    model::Candidate* const best =
+        outputs.candidates + std::size_t{o} * (options_.n_candidates + 1);
     // What was not asked for must not be read.
     std::fill_n(out, n, std::nanf(""));
     std::fill_n(best, options_.n_candidates + 1, model::Candidate{std::nanf(""), 0});
@@ -262,9 +329,15 @@ class FakeDevice {
 
   const FakeModelOptions options_;
   std::vector<KvSlot> kv_;
-  float* logits_;
-  model::Candidate* candidates_;
-  const luna_step* pending_ = nullptr;
+  const std::vector<Outputs> outputs_;  // by lane
+  std::mutex mutex_;                    // guards what waits
+  std::condition_variable changed_;
+  std::array<const luna_step*, model::kLanesMax> pending_{};  // a ring
+  std::size_t first_pending_ = 0;
+  std::size_t n_pending_ = 0;
+  bool stops_ = false;
+  std::atomic<std::uint64_t> n_ended_{0};
+  std::atomic<bool> is_aborted_{false};
   const luna_step* stalled_ = nullptr;
   std::thread thread_;
 };
@@ -273,8 +346,8 @@ class FakeDevice {
 class FakeModel {
  public:
   explicit FakeModel(const FakeModelOptions& options = {})
-      : logits_(n_out_rows_max(options) * options.vocab_size),
-        candidates_(n_out_rows_max(options) * (options.n_candidates + 1)) {
+      : logits_(options.n_lanes * n_out_rows_max(options) * options.vocab_size),
+        candidates_(options.n_lanes * n_out_rows_max(options) * (options.n_candidates + 1)) {
     table_.submit = &FakeDevice::submit;
     compiled.name = "fake";
     compiled.config.vocab_size = options.vocab_size;
@@ -288,27 +361,37 @@ class FakeModel {
     compiled.kv_block_bytes = 4096;
     compiled.n_candidates = options.n_candidates;
     compiled.prune_keep_percent = options.prune_keep_percent;
-    compiled.logits = logits_.data();
-    compiled.candidates = candidates_.data();
-    compiled.abort_comms = [](void* self) {
-      for (FakeDevice& device : static_cast<FakeModel*>(self)->devices)
-        device.release();
-    };
-    compiled.abort_context = this;
+    std::vector<FakeDevice::Outputs> outputs;
+    for (std::size_t lane = 0; lane < options.n_lanes; ++lane) {
+      const std::size_t first = lane * n_out_rows_max(options);
+      outputs.push_back({logits_.data() + first * options.vocab_size,
+                         candidates_.data() + first * (options.n_candidates + 1)});
+      compiled.outputs.push_back({outputs.back().logits, outputs.back().candidates});
+    }
+    if (options.n_shards > 1) {
+      compiled.abort_comms = [](void* self) {
+        for (FakeDevice& device : static_cast<FakeModel*>(self)->devices)
+          device.release();
+      };
+      compiled.abort_context = this;
+    }
     for (std::uint32_t s = 0; s < options.n_shards; ++s) {
       const bool last = s + 1 == options.n_shards;
-      devices.emplace_back(
-          options, last ? logits_.data() : nullptr, last ? candidates_.data() : nullptr);
+      devices.emplace_back(options,
+                           last ? outputs : std::vector<FakeDevice::Outputs>(options.n_lanes));
       model::Shard shard;
       shard.device_name = "fake" + std::to_string(s);
       shard.backend = &table_;
       shard.executable = &devices.back();
+      for (std::uint32_t lane = 0; lane < options.n_lanes; ++lane)
+        shard.binds.push_back({{.slot = 0, .pad = 0, .buffer = lane, .comm = nullptr}});
       compiled.shards.push_back(shard);
     }
   }
   FakeModel(const FakeModel&) = delete;
   FakeModel& operator=(const FakeModel&) = delete;
 
+  /// The oldest step of each device.
   bool complete() {
     bool any = false;
     for (FakeDevice& device : devices)

@@ -65,8 +65,8 @@ class StepLoop {
     step.block_table_stride = static_cast<std::uint32_t>(blocks_.size());
     step.out_rows = out_rows.data();
     step.out_flags = out_flags.data();
-    step.binds = shard.binds.data();
-    step.n_binds = static_cast<std::uint32_t>(shard.binds.size());
+    step.binds = shard.binds.front().data();
+    step.n_binds = static_cast<std::uint32_t>(shard.binds.front().size());
     step.seq_prunes = &prune_;
     step.done_context = this;
     step.done = [](void* context, const luna_step_result* result) {
@@ -125,7 +125,8 @@ Result<void> write_logits(const model::CompiledModel& compiled,
     loop.set_prune(prune);
     LUNA_TRY(loop.run(first, n));
     const std::size_t bytes = std::size_t{n} * compiled.config.vocab_size * sizeof(float);
-    out.write(reinterpret_cast<const char*>(compiled.logits), static_cast<std::streamsize>(bytes));
+    out.write(reinterpret_cast<const char*>(compiled.outputs.front().logits),
+              static_cast<std::streamsize>(bytes));
     ++n_steps;
   }
   out.close();

@@ -98,6 +98,7 @@ CASES = [
     ("layers_word", "[15, 15]", '"even"', "21:10", 'model[0].layers = "even"', '"auto"'),
     ("kv_cache_unknown", "layers = ", 'kv_cache = "int4"\nlayers = ', "21:12", "model[0].kv_cache", "bf16|int8"),
     ("numerics_unknown", "layers = ", 'numerics = "f32"\nlayers = ', "21:12", "model[0].numerics", "i12|i8|bf16"),
+    ("micro_batches_too_many", "layers = ", "micro_batches = 9\nlayers = ", "21:17", "model[0].micro_batches = 9", "0..8"),
     ("kv_block_not_power", "layers = ", "kv_block_tokens = 48\nlayers = ", "21:19", "model[0].kv_block_tokens = 48", "32|64"),
     ("stage_model_unknown", 'model = "main"', 'model = "mian"', "25:9", 'stage[0].model = "mian"', "'main'"),
     ("stage_role_missing", 'role = "generate"\n', "", "23:1", "stage[0].role is missing", "a text"),

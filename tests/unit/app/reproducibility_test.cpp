@@ -29,6 +29,7 @@ struct TinySetup {
   std::uint32_t numerics = LUNA_NUMERICS_I12;
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t n_threads = 1;
+  std::uint32_t n_devices = 1;  // in a row, as many steps in flight
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
   bool drafts_for_itself = false;  // the same file is its draft model
@@ -53,8 +54,10 @@ std::vector<float> values_of(const std::string& name, std::size_t n) {
 /// The tiny model's file; gone at the end.
 class TinyFile {
  public:
-  TinyFile() : path_(std::filesystem::path(::testing::TempDir()) / "reproducibility.gguf") {
-    const auto bytes = test::tiny_llama({.n_layers = 2,
+  explicit TinyFile(std::uint32_t n_layers = 2)
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              ("reproducibility" + std::to_string(n_layers) + ".gguf")) {
+    const auto bytes = test::tiny_llama({.n_layers = n_layers,
                                          .hidden_size = 64,
                                          .ffn_size = 96,
                                          .vocab_size = kVocabSize,
@@ -82,10 +85,14 @@ class TinyServer {
   static Result<std::unique_ptr<TinyServer>> make(const TinyFile& file, const TinySetup& setup) {
     std::unique_ptr<TinyServer> server(new TinyServer);
     model::DeviceOptions device_options;
-    device_options.name = "a0";
     device_options.memory_bytes = std::uint64_t{256} << 20U;
     device_options.n_threads = setup.n_threads;
-    LUNA_TRY(server->device_, model::Device::open(server->backend_, device_options));
+    std::vector<model::Device*> devices;
+    for (std::uint32_t d = 0; d < setup.n_devices; ++d) {
+      device_options.name = "a" + std::to_string(d);
+      LUNA_TRY(auto device, model::Device::open(server->backend_, device_options));
+      devices.push_back(server->devices_.emplace_back(std::move(device)).get());
+    }
     model::ModelOptions options;
     options.name = "tiny";
     options.path = file.path();
@@ -96,16 +103,15 @@ class TinyServer {
                       .n_out_rows_max = 128,  // as many for drafts as for sequences
                       .n_positions_max = 0};
     options.kv_blocks_max = setup.n_kv_blocks;
-    model::Device* const devices[] = {server->device_.get()};
-    LUNA_TRY(server->model_, model::Model::load(options, {server->quants_, devices, std::nullopt}));
+    const model::ModelResources resources{server->quants_, devices, server->collective()};
+    LUNA_TRY(server->model_, model::Model::load(options, resources));
     engine::EngineOptions engine_options = setup.engine;
     engine_options.step_tokens_max = setup.n_rows_max;
     if (setup.drafts_for_itself) {
       options.name = "draft";
       options.kv_blocks_max = 128;
       options.limits = {.n_rows_max = 128, .n_seqs_max = 8, .n_out_rows_max = 8};
-      LUNA_TRY(server->draft_model_,
-               model::Model::load(options, {server->quants_, devices, std::nullopt}));
+      LUNA_TRY(server->draft_model_, model::Model::load(options, resources));
       engine_options.speculation.draft_model = &server->draft_model_->compiled();
     }
     LUNA_TRY(server->engine_,
@@ -164,14 +170,23 @@ class TinyServer {
     return quants;
   }
 
+  [[nodiscard]] model::Collective collective() const {
+    void* const self = transport_.self();
+    return {static_cast<const luna_collective_if*>(
+                transport_.table().head.ext(self, LUNA_EXT_COLLECTIVE)),
+            self};
+  }
+
   test::FakeHost host_;
   RealClock clock_;
   text::Tokenizer tokenizer_ = test::tiny_tokenizer();
   plugin::Instance<luna_backend_if> backend_ =
       make_plugin<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
   std::vector<plugin::Instance<luna_quant_if>> quants_ = make_quants();
+  plugin::Instance<luna_transport_if> transport_ =
+      make_plugin<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
   plugin::Instance<luna_scheduler_if> scheduler_ = test::static_scheduler();
-  std::unique_ptr<model::Device> device_;
+  std::vector<std::unique_ptr<model::Device>> devices_;
   std::unique_ptr<model::Model> draft_model_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<engine::Engine> engine_;
@@ -235,6 +250,35 @@ TEST_F(Reproducibility, BatchChunkPrefixAndThreadsChangeNoBit) {
         if (!first) first = runs[0];
         EXPECT_EQ(runs[0].tokens, first->tokens);
         EXPECT_EQ(runs[0].end.trace.logits_hash, first->end.trace.logits_hash);
+      }
+    }
+  }
+}
+
+TEST_F(Reproducibility, PipelinesWithAStepOnEachDeviceChangeNoBit) {
+  const TinyFile file(3);
+  for (const float temperature : {0.0F, 1.0F}) {
+    std::optional<Reproduction> first;
+    for (const std::uint32_t n_devices : {1U, 2U, 3U}) {
+      SCOPED_TRACE("pipeline of " + std::to_string(n_devices));
+      TinySetup setup;
+      setup.n_devices = n_devices;
+      const auto server = TinyServer::make(file, setup);
+      ASSERT_TRUE(server) << server.error().message();
+      EXPECT_EQ((*server)->stats.n_steps_in_flight_max.load(), n_devices);
+      const std::vector<Reproduction> runs =
+          (*server)->reproduce(temperature, reproduction_settings());
+      ASSERT_FALSE(runs.empty());
+      if (!first) first = runs[0];
+      for (const Reproduction& run : runs) {
+        SCOPED_TRACE(run.setting);
+        EXPECT_EQ(run.tokens, first->tokens);
+        EXPECT_EQ(run.end.trace.logits_hash, first->end.trace.logits_hash);
+        // The others fill the other steps, and what is left of its own.
+        if (run.setting == "beside 31") {
+          EXPECT_EQ(run.end.trace.n_steps_beside_max, n_devices - 1);
+          EXPECT_GE(run.end.trace.n_beside_max, 31U / n_devices - 1);
+        }
       }
     }
   }

@@ -66,6 +66,7 @@ TEST(Settings, AbsentKeysTakeTheDefaultsOfTheSchema) {
   EXPECT_EQ(s.models[0].numerics, Numerics::i12);
   EXPECT_EQ(s.models[0].kv_block_tokens, 32u);
   EXPECT_EQ(s.models[0].prune_keep_percent, 100u);
+  EXPECT_EQ(s.models[0].n_micro_batches, 0u);
   EXPECT_TRUE(s.models[0].prefix_cache);
   EXPECT_EQ(s.models[0].prefix_cache_scope, PrefixCacheScope::all);
   EXPECT_FALSE(s.models[0].layers);

@@ -13,9 +13,12 @@
 namespace luna::test {
 namespace {
 
-void expect_steps_allocate_nothing(const EngineOptions& options, FakeModel* draft_model = nullptr) {
+void expect_steps_allocate_nothing(const EngineOptions& options,
+                                   FakeModel* draft_model = nullptr,
+                                   std::uint32_t n_lanes = 1) {
   // Few blocks, so that sequences are pre-empted; choices, so that blocks are shared and copied.
   EngineRig rig({.n_shards = 2,
+                 .n_lanes = n_lanes,
                  .n_kv_blocks = 14,
                  .n_draft_rows_max = 16,
                  .completion = Completion::deferred},
@@ -51,6 +54,13 @@ TEST(EngineAllocation, StepsAllocateAndFreeNothing) {
   expect_steps_allocate_nothing({});
 }
 
+TEST(EngineAllocation, SeveralStepsInFlightAllocateAndFreeNothing) {
+  EngineOptions options;
+  options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
+  for (const std::uint32_t n_lanes : {2U, 3U})
+    expect_steps_allocate_nothing(options, nullptr, n_lanes);
+}
+
 TEST(EngineAllocation, StepsWithDraftsAllocateAndFreeNothing) {
   EngineOptions options;
   options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
@@ -71,6 +81,7 @@ TEST(EngineAllocation, StepsWithADraftModelAllocateAndFreeNothing) {
 class CpuModel {
  public:
   static constexpr std::uint32_t kKvBlocks = 24;
+  static constexpr std::uint32_t kLanes = 2;
 
   CpuModel()
       : llama_(shape(), 1),
@@ -113,14 +124,15 @@ class CpuModel {
     EXPECT_TRUE(made) << made.error().message();
     programs_[rank] = std::move(*made);
     const luna_comm_lane lane{0, 7};
-    luna_comm_open options{sizeof(luna_comm_open),
-                           rank,
-                           2,
-                           rank,
-                           64 * 64 * sizeof(float),
-                           to_abi("cpu"),
-                           &lane,
-                           nullptr};
+    luna_comm_open options{};
+    options.struct_size = sizeof(options);
+    options.rank = rank;
+    options.n_ranks = 2;
+    options.n_lanes = rank;  // the second receives
+    options.message_bytes_max = 64 * 64 * sizeof(float);
+    options.group = to_abi("cpu");
+    options.lanes = &lane;
+    options.n_messages_max = kLanes;
     luna_err err = make_err();
     EXPECT_EQ(collective_->open(collective_self(), &options, &comms_[rank], &err), LUNA_OK);
     programs_[rank]->bind_comm(*program.bound_slot(LUNA_SLOT_COMM), comms_[rank]);
@@ -128,7 +140,14 @@ class CpuModel {
     shard.device_name = "cpu" + std::to_string(rank);
     shard.backend = &devices_[rank]->table();
     shard.executable = programs_[rank]->raw();
-    shard.binds = programs_[rank]->binds();
+    for (std::uint32_t i = 0; i < kLanes; ++i) {
+      auto own = programs_[rank]->add_lane(program);
+      EXPECT_TRUE(own) << own.error().message();
+      shard.binds.push_back(own->binds);
+      if (own->logits != nullptr)
+        compiled.outputs.push_back({static_cast<const float*>(own->logits),
+                                    static_cast<const model::Candidate*>(own->candidates)});
+    }
     compiled.shards.push_back(shard);
   }
 
@@ -145,8 +164,6 @@ class CpuModel {
     compiled.n_kv_blocks = kKvBlocks;
     compiled.kv_block_bytes = 4096;
     compiled.n_candidates = shape.n_candidates;
-    compiled.logits = programs_[1]->logits();
-    compiled.candidates = reinterpret_cast<const model::Candidate*>(programs_[1]->candidates());
   }
 
   FakeHost host_;

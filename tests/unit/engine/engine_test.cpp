@@ -435,20 +435,33 @@ TEST(Engine, StopEndsEverySequenceAndAnswersUnavailable) {
   rig.expect_empty();
 }
 
-TEST(Engine, DeviceThatFailsEndsItsStepAndNoOther) {
-  for (const bool at_submit : {true, false}) {
-    EngineRig rig({.n_shards = 3});
-    const Asked lost = rig.submit(EngineRig::request(some_prompt(10, 1), 50));
-    (at_submit ? rig.fake.devices[1].refuse_next_submit : rig.fake.devices[1].fail_next_step) =
-        true;
-    rig.run();
-    EXPECT_EQ(lost.end().reason, FinishReason::failed);
-    EXPECT_EQ(lost.end().code, Code::unavailable);
-    const Asked next = rig.submit(EngineRig::request(some_prompt(10, 1), 5));
-    rig.run();
-    EXPECT_EQ(next.end().reason, FinishReason::length);
-    rig.expect_empty();
-  }
+/// A step that a device refuses or fails, and the request after it.
+void expect_end_of_step(std::uint32_t n_shards, std::size_t device, bool at_submit, bool is_last) {
+  EngineRig rig({.n_shards = n_shards});
+  const Asked lost = rig.submit(EngineRig::request(some_prompt(10, 1), 50));
+  FakeDevice& failing = rig.fake.devices[device];
+  (at_submit ? failing.refuse_next_submit : failing.fail_next_step) = true;
+  rig.run();
+  EXPECT_EQ(lost.end().reason, FinishReason::failed);
+  EXPECT_EQ(lost.end().code, Code::unavailable);
+  EXPECT_EQ(rig.stats.is_lost.load(), is_last);
+  const Asked next = rig.submit(EngineRig::request(some_prompt(10, 1), 5));
+  rig.run();
+  EXPECT_EQ(next.end().reason, is_last ? FinishReason::failed : FinishReason::length);
+  rig.expect_empty();
+}
+
+TEST(Engine, DeviceThatFailsAloneEndsItsStepAndNoOther) {
+  expect_end_of_step(1, 0, true, false);
+  expect_end_of_step(1, 0, false, false);
+  expect_end_of_step(3, 0, true, false);  // the others have not been asked
+}
+
+TEST(Engine, DeviceThatFailsAmongOthersEndsTheirCommunication) {
+  // Those before it have sent it what the next step would take for its own.
+  expect_end_of_step(3, 1, true, true);
+  expect_end_of_step(3, 1, false, true);
+  expect_end_of_step(3, 2, false, true);
 }
 
 TEST(Engine, DeviceThatWaitsForAFailedOneIsLetGo) {

@@ -83,6 +83,7 @@ void expect_conservation(std::uint32_t seed, test::Completion completion) {
   std::mt19937 random(seed);
   const std::uint32_t n_shards = 1 + random() % 2;
   EngineRig rig({.n_shards = n_shards,
+                 .n_lanes = 1 + static_cast<std::uint32_t>(random() % 3),
                  .n_kv_blocks = 6 + static_cast<std::uint32_t>(random() % 20),
                  .n_rows_max = 16 + static_cast<std::uint32_t>(random() % 64),
                  .n_seqs_max = 1 + static_cast<std::uint32_t>(random() % 10),

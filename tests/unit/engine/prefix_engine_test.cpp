@@ -235,7 +235,8 @@ TEST(PrefixCache, LeastRecentlyUsedGoesFirstWhenBlocksAreShort) {
 void expect_sameness(std::uint32_t seed) {
   SCOPED_TRACE("LUNA_TEST_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
-  EngineRig rig({.n_kv_blocks = 7 + static_cast<std::uint32_t>(random() % 20),
+  EngineRig rig({.n_lanes = 1 + static_cast<std::uint32_t>(random() % 3),
+                 .n_kv_blocks = 7 + static_cast<std::uint32_t>(random() % 20),
                  .n_rows_max = 16 + static_cast<std::uint32_t>(random() % 100),
                  .n_seqs_max = 1 + static_cast<std::uint32_t>(random() % 10),
                  .completion = test::Completion::deferred},

@@ -67,7 +67,9 @@ class GateTest : public ::testing::Test {
   }
   PlanFault ask() {
     const DeviceLoad load;
-    return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, std::span(&load, 1), plan_);
+    return gate_.ask({.step = 1, .n_steps_in_flight = n_steps_in_flight_, .now = Nanoseconds{1000}},
+                     std::span(&load, 1),
+                     plan_);
   }
 
   text::Tokenizer tokenizer_;
@@ -78,6 +80,7 @@ class GateTest : public ::testing::Test {
   SequenceTable table_;
   SchedulerGate gate_;
   StepPlan plan_{8, 2};
+  std::uint32_t n_steps_in_flight_ = 0;
 };
 
 luna_action run(std::uint32_t row, std::uint32_t n_tokens) {
@@ -171,6 +174,61 @@ TEST_F(GateTest, EveryIllegalActionIsRefused) {
   EXPECT_EQ(ask({run(1, 64), run(2, 1)}), PlanFault::too_few_blocks);
   EXPECT_EQ(gate_.fault_row(), 2U);
   EXPECT_EQ(ask({}), PlanFault::changes_nothing);
+}
+
+TEST_F(GateTest, ARowInAStepIsLeftAloneUntilThatHasEnded) {
+  Sequence& running = table_[table_.order()[0]];
+  running.n_steps = 1;
+  running.last_step_at = Nanoseconds{77};
+  n_steps_in_flight_ = 1;
+  EXPECT_EQ(ask({run(0, 1)}), PlanFault::row_in_step);
+  EXPECT_EQ(gate_.fault_row(), 0U);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT)}), PlanFault::row_in_step);
+  EXPECT_EQ(ask({run(1, 1), verb(0, LUNA_VERB_REJECT)}), PlanFault::row_in_step);
+  EXPECT_EQ(plan_fault_name(PlanFault::row_in_step), "row_in_step");
+  EXPECT_EQ(ask({run(1, 64)}), PlanFault::none);
+  answer_ = [](const luna_snapshot& snapshot, luna_plan&) {
+    EXPECT_EQ(snapshot.n_steps_in_flight, 1U);
+    EXPECT_EQ(snapshot.n_steps_in_flight_max, 1U);
+    EXPECT_EQ(snapshot.reqs[0].n_steps, 1U);
+    EXPECT_EQ(snapshot.reqs[0].last_step_ns, 77U);
+    EXPECT_EQ(snapshot.reqs[1].n_steps, 0U);
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::none) << "its end brings the next plan";
+  running.n_steps = 0;
+  n_steps_in_flight_ = 0;
+  EXPECT_EQ(ask({}), PlanFault::changes_nothing);
+}
+
+TEST_F(GateTest, APromptMayGoOnBehindTheStepThatComputesItsBeginning) {
+  Sequence& begun = table_[table_.order()[1]];
+  begun.phase = Phase::prefill;
+  begun.n_steps = 1;
+  begun.n_computed = 40;
+  begun.n_unfinished = 40;
+  n_steps_in_flight_ = 1;
+  EXPECT_EQ(ask({run(1, 24)}), PlanFault::none);
+  EXPECT_EQ(ask({run(1, 61)}), PlanFault::wrong_token_count);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_PREEMPT)}), PlanFault::row_in_step);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_REJECT)}), PlanFault::row_in_step);
+  begun.is_ending = true;
+  EXPECT_EQ(ask({run(1, 24)}), PlanFault::row_in_step);
+  answer_ = [](const luna_snapshot& snapshot, luna_plan&) {
+    EXPECT_EQ(snapshot.reqs[1].n_prompt, snapshot.reqs[1].n_computed) << "nothing more is wanted";
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::none);
+}
+
+TEST_F(GateTest, ATimeThatHasComeIsNotWaitedFor) {
+  n_steps_in_flight_ = 1;
+  answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
+    plan.wake_at_ns = snapshot.now_ns;
+    return LUNA_OK;
+  };
+  EXPECT_EQ(ask(), PlanFault::none);
+  EXPECT_FALSE(plan_.wake_at);
 }
 
 TEST_F(GateTest, TokensBeyondTheStepAreRefused) {

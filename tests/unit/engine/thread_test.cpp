@@ -13,7 +13,10 @@ namespace {
 
 struct ThreadedRig {
   explicit ThreadedRig(std::uint32_t n_shards)
-      : fake({.n_shards = n_shards, .n_kv_blocks = 40, .completion = Completion::threaded}),
+      : fake({.n_shards = n_shards,
+              .n_lanes = n_shards,
+              .n_kv_blocks = 40,
+              .completion = Completion::threaded}),
         tokenizer(tiny_tokenizer()),
         scheduler(static_scheduler()) {
     engine = Engine::create({fake.compiled,
@@ -44,7 +47,7 @@ void add_stream(SequenceRequest& request, const text::Tokenizer& tokenizer) {
 }
 
 TEST(EngineThread, ServesManyClientsAndEndsClean) {
-  ThreadedRig rig(2);
+  ThreadedRig rig(3);
   const std::uint32_t seed = test_seed();
   std::vector<std::thread> clients;
   for (std::uint32_t t = 0; t < 4; ++t) {

@@ -98,7 +98,9 @@ class ModelLoader : public ::testing::Test {
 };
 
 /// Runs a prompt in one step and returns the logits of its last row.
-std::vector<float> run_prompt(const CompiledModel& model, const std::vector<std::uint32_t>& ids) {
+std::vector<float> run_prompt(const CompiledModel& model,
+                              const std::vector<std::uint32_t>& ids,
+                              std::size_t lane = 0) {
   const auto n = static_cast<std::uint32_t>(ids.size());
   std::vector<std::uint32_t> positions(n);
   for (std::uint32_t i = 0; i < n; ++i)
@@ -123,8 +125,8 @@ std::vector<float> run_prompt(const CompiledModel& model, const std::vector<std:
     step.block_table_stride = static_cast<std::uint32_t>(blocks.size());
     step.out_rows = out_rows.data();
     step.out_flags = out_flags.data();
-    step.binds = model.shards[i].binds.data();
-    step.n_binds = static_cast<std::uint32_t>(model.shards[i].binds.size());
+    step.binds = model.shards[i].binds[lane].data();
+    step.n_binds = static_cast<std::uint32_t>(model.shards[i].binds[lane].size());
     step.done_context = &n_done;
     step.done = [](void* context, const luna_step_result* result) {
       EXPECT_EQ(result->status, LUNA_OK) << result->message;
@@ -138,7 +140,8 @@ std::vector<float> run_prompt(const CompiledModel& model, const std::vector<std:
   }
   for (std::size_t seen = n_done.load(); seen < steps.size(); seen = n_done.load())
     n_done.wait(seen);
-  return {model.logits, model.logits + model.config.vocab_size};
+  const float* const logits = model.outputs[lane].logits;
+  return {logits, logits + model.config.vocab_size};
 }
 
 /// A format that knows every tensor better, and says that its rows take no memory.
@@ -190,8 +193,8 @@ TEST_F(ModelLoader, LoadsAndRunsAModel) {
   EXPECT_EQ(compiled.n_candidates, 64u);
   const auto logits = run_prompt(compiled, {5, 17, 99});
   const auto best = std::ranges::max_element(logits) - logits.begin();
-  EXPECT_EQ(compiled.candidates[0].token_id, static_cast<std::uint32_t>(best));
-  EXPECT_EQ(compiled.candidates[0].logit, logits[static_cast<std::size_t>(best)]);
+  EXPECT_EQ(compiled.outputs[0].candidates[0].token_id, static_cast<std::uint32_t>(best));
+  EXPECT_EQ(compiled.outputs[0].candidates[0].logit, logits[static_cast<std::size_t>(best)]);
   EXPECT_GT(*std::ranges::max_element(logits), *std::ranges::min_element(logits));
 }
 
@@ -209,7 +212,9 @@ TEST_F(ModelLoader, ASplitModelHasTheLogitsOfTheWholeBitForBit) {
       const auto split = load(options(), devices);
       ASSERT_TRUE(split) << split.error().message();
       EXPECT_EQ((*split)->compiled().shards.size(), n_devices);
-      EXPECT_EQ(run_prompt((*split)->compiled(), prompt), expected);
+      ASSERT_EQ((*split)->compiled().n_lanes(), n_devices);
+      for (std::size_t lane = 0; lane < n_devices; ++lane)
+        EXPECT_EQ(run_prompt((*split)->compiled(), prompt, lane), expected) << lane;
     }
   }
 }
@@ -284,12 +289,31 @@ TEST_F(ModelLoader, TakesExplicitLayers) {
   const auto model = load(options, {open_device("a"), open_device("b")});
   ASSERT_TRUE(model) << model.error().message();
   EXPECT_EQ((*model)->layers()[1], (LayerRange{1, 2}));
-  // The second receives the first's rows: four messages of 16 rows may be under way.
+  // The second receives the first's rows: of two steps in flight, 16 rows each.
   const std::uint64_t row_bytes = (*model)->compiled().config.hidden_size * sizeof(float);
   EXPECT_EQ((*model)->memory().shards[0].messages, 0U);
-  EXPECT_EQ((*model)->memory().shards[1].messages, 4 * 16 * row_bytes);
+  EXPECT_EQ((*model)->memory().shards[1].messages, 2 * 16 * row_bytes);
   options.layers = std::vector<LayerRange>{{0, 1}, {2, 1}};
   EXPECT_FALSE(load(options, {open_device("c"), open_device("d")}));
+}
+
+TEST_F(ModelLoader, EachStepInFlightHasOutputsOfItsOwn) {
+  ModelOptions options = this->options();
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t n_lanes : {0U, 1U, 3U, 99U}) {
+    options.n_lanes = n_lanes;
+    const auto model = load(options, {open_device("lanes" + std::to_string(n_lanes))});
+    ASSERT_TRUE(model) << model.error().message();
+    const CompiledModel& compiled = (*model)->compiled();
+    EXPECT_EQ(compiled.n_lanes(), std::clamp(n_lanes, 1U, kLanesMax));
+    if (n_lanes == 0) bytes = (*model)->memory().shards[0].logits;
+    EXPECT_EQ((*model)->memory().shards[0].logits, bytes * compiled.n_lanes());
+    const auto logits = run_prompt(compiled, {5, 17, 99});
+    for (std::size_t lane = 1; lane < compiled.n_lanes(); ++lane) {
+      EXPECT_NE(compiled.outputs[lane].logits, compiled.outputs[lane - 1].logits);
+      EXPECT_EQ(run_prompt(compiled, {5, 17, 99}, lane), logits);
+    }
+  }
 }
 
 TEST_F(ModelLoader, GivesItsMemoryBack) {

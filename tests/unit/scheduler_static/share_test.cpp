@@ -49,8 +49,8 @@ class ShareRig {
     return found;
   }
   std::size_t n_of_queue(std::uint32_t n_in_flight) {
-    const Snapshot rows = snapshot(n_in_flight);
-    return StepShare::of_queue(rows, queue(), n_prompt_tokens()).size();
+    const std::uint32_t n_tokens = n_prompt_tokens();
+    return StepShare::of_queue(snapshot(n_in_flight), queue(), n_tokens).size();
   }
   std::uint32_t n_prompt_tokens() { return StepShare::n_prompt_tokens(snapshot(0), queue()); }
 

@@ -95,6 +95,19 @@ TEST(MetricsPage, TheFirstScrapeHasEverySeriesAtZero) {
     EXPECT_NE(text.find(name), std::string::npos) << name;
 }
 
+TEST(MetricsPage, ADevicesTimeStandsUnderItsName) {
+  const HttpStats http;
+  EngineStats stats;
+  bump(stats.device_busy_ns[0], 1'500'000'000);
+  bump(stats.device_busy_ns[1], 250'000'000);
+  MetricsPage page("0", http);
+  page.add_model("m", stats, {"left", "right"});
+  const std::string text = page.render();
+  const std::string name = "luna_device_busy_seconds_total{model=\"m\",device=";
+  EXPECT_NE(text.find(name + "\"left\"} 1.5"), std::string::npos);
+  EXPECT_NE(text.find(name + "\"right\"} 0.25"), std::string::npos);
+}
+
 TEST(MetricsPage, BucketsAreCumulativeAndEndAtTheCount) {
   const HttpStats http;
   EngineStats stats;

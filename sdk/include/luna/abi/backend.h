@@ -129,8 +129,9 @@ typedef struct luna_backend_if {
                          uint32_t n_weights, void** executable, luna_err*);
   void (*release)(void* executable);                                                   /* [main] */
 
-  /* Starts one step and returns at once; one step at a time per device (a second one queues behind
-   * it, in order). An error here means that `done` will not be called. [step] */
+  /* Starts one step and returns at once; one step at a time per device (further ones queue behind
+   * it, in order: up to eight of a program in all). An error here means that `done` will not be
+   * called. [step] */
   luna_status (*submit)(void* executable, const luna_step*, luna_err*);
 } luna_backend_if;
 
