@@ -202,7 +202,7 @@ class LunaSide:
         path.write_text(
             f'[server]\nhost = "127.0.0.1"\nport = {port}\n\n[[device]]\nname = "a0"\nbackend = "cpu"\n'
             f'memory = "2 GiB"\nthreads = {self.machine_.n_threads}\n\n[[model]]\nname = "main"\n'
-            f'path = "{self.machine_.model}"\ndevices = ["a0"]\nnumerics = "{numerics}"\n\n'
+            f'path = "{self.machine_.model}"\ndevices = ["a0"]\nnumerics = "{numerics}"\nsequences_max = 128\n\n'
             '[[stage]]\nrole = "generate"\nmodel = "main"\n\n[scheduler]\npolicy = "static"\n',
             encoding="utf-8",
         )
