@@ -71,18 +71,8 @@ Result<void> Exchange::check(const Endpoint& endpoint, const luna_xfer& transfer
                  "transfer verb " + std::to_string(transfer.verb) + ": must be send or receive"};
   }
   const auto region = endpoint.regions.find(transfer.key);
-  if (region == endpoint.regions.end()) {
-    return Error{Code::invalid_argument,
-                 "memory key " + std::to_string(transfer.key) + " is not registered here"};
-  }
-  const std::uint64_t size = region->second.n_bytes;
-  if (transfer.offset > size || transfer.n_bytes > size - transfer.offset) {
-    return Error{Code::invalid_argument,
-                 "bytes " + std::to_string(transfer.offset) + " and " +
-                     std::to_string(transfer.n_bytes) + " after it leave a registered range of " +
-                     std::to_string(size)};
-  }
-  return {};
+  return check_range(transfer,
+                     region == endpoint.regions.end() ? nullptr : &region->second.n_bytes);
 }
 
 Result<void> Exchange::post(std::uint64_t endpoint, const std::vector<Transfer>& transfers) {

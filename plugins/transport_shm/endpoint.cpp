@@ -68,18 +68,7 @@ Result<void> Endpoint::check(const luna_xfer& transfer) const {
                  "peer " + std::to_string(transfer.peer) + " is not connected"};
   }
   const auto region = state_.regions.find(transfer.key);
-  if (region == state_.regions.end()) {
-    return Error{Code::invalid_argument,
-                 "memory key " + std::to_string(transfer.key) + " is not registered here"};
-  }
-  const std::uint64_t size = region->second.n_bytes;
-  if (transfer.offset > size || transfer.n_bytes > size - transfer.offset) {
-    return Error{Code::invalid_argument,
-                 "bytes " + std::to_string(transfer.offset) + " and " +
-                     std::to_string(transfer.n_bytes) + " after it leave a registered range of " +
-                     std::to_string(size)};
-  }
-  return {};
+  return check_range(transfer, region == state_.regions.end() ? nullptr : &region->second.n_bytes);
 }
 
 Result<void> Endpoint::post(std::span<const luna_xfer> transfers) {

@@ -1,14 +1,12 @@
 // Registered memory of an endpoint.
 #pragma once
 
-#include <luna/abi/transport.h>
-#include <luna/result.hpp>
+#include <luna/transport.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <string>
 
 namespace luna::tcp {
 
@@ -36,17 +34,7 @@ class Regions {
   [[nodiscard]] Result<std::byte*> resolve(const luna_xfer& transfer) const {
     const std::lock_guard lock(mutex_);
     const auto region = regions_.find(transfer.key);
-    if (region == regions_.end()) {
-      return Error{Code::invalid_argument,
-                   "memory key " + std::to_string(transfer.key) + " is not registered here"};
-    }
-    const std::uint64_t size = region->second.n_bytes;
-    if (transfer.offset > size || transfer.n_bytes > size - transfer.offset) {
-      return Error{Code::invalid_argument,
-                   "bytes " + std::to_string(transfer.offset) + " and " +
-                       std::to_string(transfer.n_bytes) + " after it leave a registered range of " +
-                       std::to_string(size)};
-    }
+    LUNA_TRY(check_range(transfer, region == regions_.end() ? nullptr : &region->second.n_bytes));
     return region->second.begin + transfer.offset;
   }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -36,6 +37,24 @@ class Transport {
   virtual std::uint32_t poll(std::span<luna_xfer_done> done) = 0;
   virtual void drop_peer(std::uint32_t peer) = 0;
 };
+
+/// Whether a transfer stays within the memory that its key names.
+///
+/// size    bytes registered under the key; null: none are
+/// Errors  invalid_argument, with the key or the bytes
+inline Result<void> check_range(const luna_xfer& transfer, const std::uint64_t* size) {
+  if (size == nullptr) {
+    return Error{Code::invalid_argument,
+                 "memory key " + std::to_string(transfer.key) + " is not registered here"};
+  }
+  if (transfer.offset > *size || transfer.n_bytes > *size - transfer.offset) {
+    return Error{Code::invalid_argument,
+                 "bytes " + std::to_string(transfer.offset) + " and " +
+                     std::to_string(transfer.n_bytes) + " after it leave a registered range of " +
+                     std::to_string(*size)};
+  }
+  return {};
+}
 
 /// One rank's end of a communicator. The calls wait for their peer, so they answer with a bare
 /// status: nothing is allocated inside a step.
