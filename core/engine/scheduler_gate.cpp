@@ -98,6 +98,7 @@ void SchedulerGate::fill_rows() {
         std::partition_point(found.begin(), found.end(), is_used) - found.begin());
     row.n_draft = sequence.n_draft;
     row.n_steps = sequence.n_steps;
+    row.moving_to = LUNA_NO_DEVICE;
     row.last_step_ns = static_cast<std::uint64_t>(sequence.last_step_at.count());
   }
 }

@@ -10,6 +10,12 @@
  * rows into one step is legal, and leaves all devices but one idle: with room for L steps, one should
  * take about an L-th of the work.
  *
+ * Groups: devices that hold one copy of a model together. Where there are several, a waiting row is
+ * given to one of them by ASSIGN, and stays there until it waits again or is moved. Each group runs
+ * steps of its own: a plan starts one in every group of whose rows it RUNs some; n_rows_max and
+ * n_seqs_max bound each of these steps. RUN is legal for rows of groups with room for one more step.
+ * Where there is one group, rows stand in it from the beginning.
+ *
  * Determinism (LUNA_PLUGIN_DETERMINISTIC): a plan is a function of the instance's state, the
  * snapshot and the host's seeded streams; no clocks, threads, addresses or hash order. */
 #ifndef LUNA_ABI_SCHEDULER_H
@@ -26,6 +32,8 @@ extern "C" {
 #define LUNA_REQ_PREFILL 1u   /* holds KV, prompt not finished */
 #define LUNA_REQ_DECODE 2u    /* one token a step, and those of its draft */
 
+#define LUNA_NO_DEVICE 0xFFFFFFFFu
+
 /* One request (one sequence of it). Rows stand in order of arrival; index = row. */
 typedef struct luna_req_row {
   uint64_t id;             /* stable, increasing with arrival */
@@ -35,7 +43,7 @@ typedef struct luna_req_row {
   int32_t priority;        /* higher runs first */
   uint32_t tenant;         /* small number of the API key; 0: none */
   uint32_t stage;          /* index into the pipeline */
-  uint32_t device;         /* first device of the group it runs on */
+  uint32_t device;         /* first device of its group; LUNA_NO_DEVICE: waits to be ASSIGNed */
   uint32_t n_prompt;       /* tokens to prefill: prompt, and after a pre-emption the tokens so far */
   uint32_t n_computed;     /* tokens whose KV is there, or will be when the steps in flight have ended;
                               waiting: those the prefix cache would give */
@@ -51,11 +59,12 @@ typedef struct luna_req_row {
   uint32_t n_draft;            /* decoding: tokens that may be verified beside its next one */
   uint32_t n_steps;            /* in flight that compute it: while there are any, PREEMPT and REJECT are
                                   illegal, and RUN but for what n_computed leaves of n_prompt */
-  uint32_t pad;
+  uint32_t moving_to;          /* first device of the group that its KV is being copied to; otherwise
+                                  LUNA_NO_DEVICE */
   uint64_t last_step_ns;       /* when its last step ended; 0: none has */
 } luna_req_row;
 
-/* One device. */
+/* One device. What is said of its group stands in the rows of all devices of the group. */
 typedef struct luna_device_row {
   uint32_t device;
   uint32_t group;              /* pipeline group: devices that hold one copy of a model together */
@@ -77,6 +86,12 @@ typedef struct luna_device_row {
   float step_ns_per_kv_token;
   uint32_t n_kv_blocks_reserve; /* for rows that hold KV to grow: while any does, a waiting row starts
                                    only where so many stay free */
+  uint32_t n_steps_in_flight;      /* of the group, before this plan's */
+  uint32_t n_steps_in_flight_max;
+  uint32_t n_running;              /* rows of the group that hold KV */
+  uint32_t attention;              /* devices of equal numbers attend with equal bits over KV of equal
+                                      layout: SLICE and MOVE are legal between these */
+  uint32_t pad;
 } luna_device_row;
 
 typedef struct luna_link_row {
@@ -85,13 +100,26 @@ typedef struct luna_link_row {
   double bytes_per_ns;
 } luna_link_row;
 
-/* A part of a sequence's KV on a device. Empty until sequences are sliced. */
+/* Attention is computed over partitions of so many positions: the grain of slices. */
+#define LUNA_PARTITION_TOKENS 256u
+
+/* A part of a sequence's KV that lies on a device of another group. */
 typedef struct luna_slice_row {
   uint32_t row;
   uint32_t device;
   uint32_t first_token;
   uint32_t n_tokens;
+  uint32_t is_copying;     /* 1: on its way there; its own group still holds it */
 } luna_slice_row;
+
+/* What the prefix cache of a group would give a waiting row that is not assigned yet; where it would
+ * give nothing there is no row. Rows stand in order of `row`. */
+typedef struct luna_prefix_row {
+  uint32_t row;
+  uint32_t device;             /* first device of the group */
+  uint32_t n_tokens;
+  uint32_t n_kv_blocks_shared; /* of these blocks, those that other rows hold */
+} luna_prefix_row;
 
 /* The engine's own tables, for the duration of the call. Rows are read with their stride. */
 typedef struct luna_snapshot {
@@ -108,14 +136,25 @@ typedef struct luna_snapshot {
   const luna_link_row* links;
   const luna_slice_row* slices;
   uint32_t n_steps_in_flight;      /* before this plan's; below the next */
-  uint32_t n_steps_in_flight_max;  /* 1: a step is planned when the one before has ended */
+  uint32_t n_steps_in_flight_max;  /* 1: a step is planned when the one before has ended. Both of all
+                                      groups together */
+  uint32_t prefix_stride;
+  uint32_t n_prefixes;
+  const luna_prefix_row* prefixes;
 } luna_snapshot;
 
 /* What to do with a row. */
 #define LUNA_VERB_RUN 1u      /* compute n_tokens of it in this step: 1..1 + n_draft of a decoding row */
-#define LUNA_VERB_ASSIGN 2u   /* give a waiting row to the group of `device` */
-#define LUNA_VERB_SLICE 3u    /* put tokens [first_token, +n_tokens) of its KV on `device` */
-#define LUNA_VERB_MOVE 4u     /* move it (arg 0) or its stage `arg` to `device` */
+/* Give a waiting row to the group of `device`, before it is RUN for the first time. */
+#define LUNA_VERB_ASSIGN 2u
+/* Put tokens [first_token, +n_tokens) of its KV on `device`, of another group or its own, to bring
+ * them back: whole partitions, finished and behind the reach of drafts, that lie together on one
+ * device now. It takes as many blocks there at once, and gives those here back when the copy is
+ * there; the row runs on meanwhile. */
+#define LUNA_VERB_SLICE 3u
+/* Move it (arg 0) with its KV to the group of `device`, or its stage `arg`. It takes all blocks there
+ * at once; the row runs on until what is finished has been copied, then waits for the rest. */
+#define LUNA_VERB_MOVE 4u
 #define LUNA_VERB_PREEMPT 5u  /* free its KV; it waits and is recomputed */
 #define LUNA_VERB_REJECT 6u   /* end it with an error */
 #define LUNA_VERB_ROLE 7u     /* weight of role `row` on `device` is arg / 1000 */
