@@ -18,7 +18,7 @@ constexpr std::size_t kBuffersMax = 1 << 10;  // three a model
 constexpr std::uint32_t kThreadsMax = 256;
 constexpr std::uint64_t kTouchStep = 4096;  // the smallest page
 
-class CpuDevice final : public Device {
+class CpuDevice final : public KvBlockDevice {
  public:
   CpuDevice(Host host, const luna_device_open& options)
       : budget_(options.memory_bytes),
@@ -96,6 +96,15 @@ class CpuDevice final : public Device {
   }
   void free_buffer(std::uint64_t handle) override { buffers_.remove(handle); }
 
+  Result<void> kv_export(const luna_kv_part& part, void* bytes) override {
+    LUNA_TRY(const KvMemory memory, kv_memory(part));
+    return KvCopier(memory, part).to(bytes);
+  }
+  Result<void> kv_import(const luna_kv_part& part, const void* bytes) override {
+    LUNA_TRY(const KvMemory memory, kv_memory(part));
+    return KvCopier(memory, part).from(bytes);
+  }
+
   Result<std::unique_ptr<Executable>> compile(const luna_program& program,
                                               std::span<const std::uint64_t> weights) override {
     for (std::uint32_t i = 0; i < program.n_ops; ++i)
@@ -107,6 +116,13 @@ class CpuDevice final : public Device {
  private:
   static Error unknown_weight(std::uint64_t handle) {
     return {Code::invalid_argument, "there is no weight " + std::to_string(handle)};
+  }
+  Result<KvMemory> kv_memory(const luna_kv_part& part) const {
+    LUNA_TRY(check_kv_type(*part.layout));
+    const Buffer* buffer = buffers_.find(part.buffer);
+    if (buffer == nullptr || buffer->kind != LUNA_BUFFER_KV)
+      return Error{Code::invalid_argument, "there is no KV buffer " + std::to_string(part.buffer)};
+    return KvMemory{buffer->memory.data(), buffer->bytes, kv_block_bytes_of(*part.layout)};
   }
   /// The packed form before an op says how K is cut; what is stored does not depend on that.
   static Result<kernels::PackedForm> plan(const luna_weight_desc& desc, std::uint32_t numerics) {
@@ -164,6 +180,8 @@ constexpr std::uint32_t kDevicesMax = 64;
 
 class CpuBackend {
  public:
+  using OpenDevice = CpuDevice;
+
   static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings&) {
     const char* why = nullptr;
     const char* const isa = std::getenv("LUNA_ISA");

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kWeightsMax = 1 << 16;  // the largest models have a few thousand tensors
 constexpr std::size_t kBuffersMax = 1 << 10;  // three a model
 
-class ReferenceDevice final : public Device {
+class ReferenceDevice final : public KvBlockDevice {
  public:
   ReferenceDevice(Host host, std::uint64_t memory_bytes)
       : budget_(memory_bytes),
@@ -81,6 +81,15 @@ class ReferenceDevice final : public Device {
   }
   void free_buffer(std::uint64_t handle) override { buffers_.remove(handle); }
 
+  Result<void> kv_export(const luna_kv_part& part, void* bytes) override {
+    LUNA_TRY(const KvMemory memory, kv_memory(part));
+    return KvCopier(memory, part).to(bytes);
+  }
+  Result<void> kv_import(const luna_kv_part& part, const void* bytes) override {
+    LUNA_TRY(const KvMemory memory, kv_memory(part));
+    return KvCopier(memory, part).from(bytes);
+  }
+
   Result<std::unique_ptr<Executable>> compile(const luna_program& program,
                                               std::span<const std::uint64_t> weights) override {
     for (std::uint32_t i = 0; i < program.n_ops; ++i)
@@ -92,6 +101,12 @@ class ReferenceDevice final : public Device {
  private:
   static Error unknown_weight(std::uint64_t handle) {
     return {Code::invalid_argument, "there is no weight " + std::to_string(handle)};
+  }
+  Result<KvMemory> kv_memory(const luna_kv_part& part) const {
+    const Buffer* buffer = buffers_.find(part.buffer);
+    if (buffer == nullptr || buffer->kind != LUNA_BUFFER_KV)
+      return Error{Code::invalid_argument, "there is no KV buffer " + std::to_string(part.buffer)};
+    return KvMemory{buffer->memory.get(), buffer->bytes, kv_block_bytes_of(*part.layout)};
   }
   void run() {
     Job job;
@@ -120,6 +135,8 @@ constexpr std::uint32_t kDevicesMax = 64;
 
 class ReferenceBackend {
  public:
+  using OpenDevice = ReferenceDevice;
+
   static Result<std::unique_ptr<ReferenceBackend>> create(Host host, const Settings&) {
     return std::unique_ptr<ReferenceBackend>(new ReferenceBackend(host));
   }

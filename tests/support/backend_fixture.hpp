@@ -245,6 +245,11 @@ class TestDevice {
     return handles;
   }
   [[nodiscard]] const luna_backend_if& table() const { return *table_; }
+  /// An extension of the backend, or null.
+  template <typename Table>
+  [[nodiscard]] const Table* extension(const char* id) const {
+    return static_cast<const Table*>(table_->head.ext(self_, id));
+  }
   [[nodiscard]] void* raw() const { return device_; }
 
  private:

@@ -2,6 +2,9 @@
 // make_backend_table<Backend>() turns them into the C table. Building blocks that every backend
 // needs (handles, memory budget, step checks) are in backend_blocks.hpp.
 //
+// Devices whose KV blocks can be copied out and in derive from KvBlockDevice instead; the Backend
+// class then says so: `using OpenDevice = MyDevice;`, what open() makes.
+//
 //   class MyBackend {
 //    public:
 //     static Result<std::unique_ptr<MyBackend>> create(Host, const Settings&);      // [main]
@@ -12,14 +15,16 @@
 //   LUNA_DEFINE_PLUGIN("org.me.backend", "me", "1.0.0", "...", LUNA_KIND_BACKEND, kTable)
 #pragma once
 
-#include <luna/backend_blocks.hpp>
+#include <luna/kv_blocks.hpp>
 #include <luna/op_verify.hpp>
 #include <luna/plugin.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace luna {
 
@@ -71,6 +76,50 @@ class Device {
   virtual Result<std::unique_ptr<Executable>> compile(
       const luna_program& program, std::span<const std::uint64_t> weights) = 0;  // [main]
 };
+
+/// A device whose KV blocks can be copied out and in. Parts have passed check_kv_part().
+class KvBlockDevice : public Device {
+ public:
+  virtual Result<void> kv_export(const luna_kv_part& part, void* bytes) = 0;        // [any]
+  virtual Result<void> kv_import(const luna_kv_part& part, const void* bytes) = 0;  // [any]
+};
+
+/// Whether Backend says that it opens devices of a kind.
+template <typename Backend, typename Kind>
+concept Opens = std::derived_from<typename Backend::OpenDevice, Kind>;
+
+/// The C functions of luna.ext.kv_blocks/0.
+struct KvBlockThunks {
+  static KvBlockDevice& device_of(void* device) {
+    return static_cast<KvBlockDevice&>(*static_cast<Device*>(device));
+  }
+  static luna_status kv_export(void* device,
+                               const luna_kv_part* part,
+                               void* bytes,
+                               luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      LUNA_TRY(check_kv_part(part, bytes));
+      return device_of(device).kv_export(*part, bytes);
+    });
+  }
+  static luna_status kv_import(void* device,
+                               const luna_kv_part* part,
+                               const void* bytes,
+                               luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      LUNA_TRY(check_kv_part(part, bytes));
+      return device_of(device).kv_import(*part, bytes);
+    });
+  }
+  static constexpr luna_kv_blocks_if kTable = {sizeof(luna_kv_blocks_if), 0, kv_export, kv_import};
+};
+
+template <typename Backend>
+const void* backend_extension(void* /*self*/, const char* id) noexcept {
+  if constexpr (Opens<Backend, KvBlockDevice>)
+    if (std::string_view(id) == LUNA_EXT_KV_BLOCKS) return &KvBlockThunks::kTable;
+  return nullptr;
+}
 
 /// The C functions of a backend: checks of the border, then the C++ method, behind a fence.
 template <typename Backend>
@@ -256,6 +305,7 @@ constexpr luna_backend_if make_backend_table(std::span<const luna_param> params 
   using Thunks = BackendThunks<Backend>;
   luna_backend_if table{};
   table.head = make_head<Backend, luna_backend_if>(params);
+  table.head.ext = backend_extension<Backend>;
   table.device_info = Thunks::device_info;
   table.open = Thunks::open;
   table.close = Thunks::close;

@@ -135,6 +135,35 @@ typedef struct luna_backend_if {
   luna_status (*submit)(void* executable, const luna_step*, luna_err*);
 } luna_backend_if;
 
+/* ---- extension: KV blocks in and out of a device ----------------------------------------------- */
+/* What head.ext() of a backend answers for this id: a luna_kv_blocks_if, or NULL where blocks cannot
+ * leave its devices. */
+#define LUNA_EXT_KV_BLOCKS "luna.ext.kv_blocks/0"
+
+/* Layers [first_layer, first_layer + n_layers) of some blocks of a KV buffer. Outside, they lie as
+ * [n_blocks][n_layers] of equal size: n_blocks times the kv_block_bytes of such a layout with
+ * n_layers. What these bytes say is the backend's own affair; devices of one backend whose layouts
+ * differ in n_layers at most write and read the same. */
+typedef struct luna_kv_part {
+  uint32_t struct_size;
+  uint32_t n_blocks;
+  uint64_t buffer;              /* handle from alloc(), of kind KV */
+  const luna_kv_layout* layout; /* of the buffer's blocks */
+  const uint32_t* blocks;       /* [n_blocks] */
+  uint32_t first_layer;
+  uint32_t n_layers;
+  uint64_t n_bytes;             /* of the memory outside: exactly what the part takes */
+} luna_kv_part;
+
+/* Both copy on the calling thread, allocate nothing, and may run beside steps and each other as long
+ * as nobody writes the blocks that are read, or reads or writes those that are written. */
+typedef struct luna_kv_blocks_if {
+  uint32_t struct_size;
+  uint32_t pad;
+  luna_status (*kv_export)(void* device, const luna_kv_part*, void* bytes, luna_err*);       /* [any] */
+  luna_status (*kv_import)(void* device, const luna_kv_part*, const void* bytes, luna_err*); /* [any] */
+} luna_kv_blocks_if;
+
 #ifdef __cplusplus
 }
 #endif
