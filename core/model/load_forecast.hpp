@@ -1,0 +1,124 @@
+// A load in virtual time: how long requests take on copies of a model whose steps cost what was
+// measured.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace luna::model {
+
+/// Time by row count: measured points, straight lines between them, the last line beyond.
+class RowTimes {
+ public:
+  struct Point {
+    double n_rows = 0.0;
+    double ns = 0.0;
+  };
+  RowTimes() = default;
+  /// points   by rows, ascending, from the fewest
+  explicit RowTimes(std::vector<Point> points) : points_(std::move(points)) {}
+
+  /// Of no rows nothing; of fewer than were measured, as of the fewest measured.
+  [[nodiscard]] double at(double n_rows) const;
+  [[nodiscard]] std::span<const Point> points() const { return points_; }
+
+ private:
+  std::vector<Point> points_;
+};
+
+/// What a device takes for the parts of a step.
+struct DeviceSpeed {
+  RowTimes layer;            ///< one layer, rows that attend to next to nothing
+  RowTimes head;             ///< last norm, head, candidates; by rows with logits
+  double kv_token_ns = 0.0;  ///< attention: one layer, a row, a token that it attends to
+  double embedding_row_ns = 0.0;
+  double step_ns = 0.0;  ///< from submit to the first op and from the last to its end
+};
+
+/// What clients are expected to send. Lengths are means in tokens; each is drawn uniformly between
+/// half and one and a half of its mean. Arrivals are Poisson's.
+struct ExpectedLoad {
+  std::uint32_t prompt = 128;  ///< new in a request
+  std::uint32_t reused = 512;  ///< before it: the history of its session; 0: requests share nothing
+  std::uint32_t output = 128;
+  /// Sessions, each of which waits for one answer at a time. The next request is any one's.
+  std::uint32_t users = 32;
+};
+
+/// A step, or the steps in flight of a round, as its cost sees it.
+struct StepWork {
+  double n_decoding = 0.0;  ///< sequences with one row each, whose logits are wanted
+  double n_prompt_rows = 0.0;
+  double n_prompt_ends = 0.0;  ///< prompts that end in it: their last rows want logits
+  double n_kv_tokens = 0.0;    ///< by row the tokens it attends to, summed
+};
+
+/// One device's part of every step.
+struct StageCost {
+  DeviceSpeed speed;
+  double n_layers = 0.0;  ///< a tensor split's share of each counts as a part of one
+  double head_share = 0.0;
+  double embedding_share = 0.0;
+};
+
+/// What the devices of one copy cost: one device; several in a row with as many steps in flight; or
+/// several side by side that wait for each other in every layer.
+struct CopyCost {
+  std::vector<StageCost> stages;
+  bool side_by_side = false;
+  double message_ns = 0.0;  ///< fixed part of all waiting for messages of a step
+  double message_row_ns = 0.0;
+  double n_devices_at_once = 1e9;  ///< fewer than stages: they share cores
+  double host_step_ns = 0.0;
+  double host_row_ns = 0.0;
+
+  /// From the plan of a token to the plan of the next.
+  [[nodiscard]] double round_ns(const StepWork& work) const;
+};
+
+/// A copy of the model with its engine.
+struct CopyForecast {
+  CopyCost cost;
+  std::uint64_t kv_tokens = 0;
+  std::uint32_t kv_block_tokens = 32;  ///< histories are found in whole blocks
+  std::uint32_t n_sequences_max = 0;
+  std::uint32_t step_tokens_max = 0;
+};
+
+struct ForecastOptions {
+  std::uint32_t n_requests = 1'000;
+  std::uint64_t seed = 1;
+  double n_copies_at_once = 1e9;  ///< that compute at full speed at one time
+};
+
+struct LoadForecast {
+  double requests_per_s = 0.0;  ///< answered
+  double tokens_per_s = 0.0;    ///< of answers
+  double p95_ns = 0.0;
+  double mean_ns = 0.0;
+  double found_ratio = 0.0;    ///< of the reused tokens, those whose KV was there
+  double batch_mean = 0.0;     ///< sequences that decode, in the steps of a copy
+  double busy_ratio = 0.0;     ///< of the time, that a copy computes
+  double refused_ratio = 0.0;  ///< of the requests, those that no copy has room for
+};
+
+/// Runs a load at a rate. Requests of a session go to one copy; where there are no histories, to
+/// the copy with the least to do. A function of its arguments: the same numbers always.
+LoadForecast run_load(std::span<const CopyForecast> copies,
+                      const ExpectedLoad& load,
+                      double rate_per_s,
+                      const ForecastOptions& options);
+
+/// The highest rate whose P95 stays within the limit, to 1 %.
+///
+/// Returns  what the load looks like at it; all 0 where one request alone takes longer
+LoadForecast highest_rate(std::span<const CopyForecast> copies,
+                          const ExpectedLoad& load,
+                          double p95_limit_ns,
+                          const ForecastOptions& options);
+
+/// A request of mean lengths whose history is there, alone on a copy.
+double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load);
+
+}  // namespace luna::model
