@@ -20,9 +20,11 @@ Result<DataTransport> open_transport(plugin::Catalog& catalog,
     return Error{Code::unsupported,
                  "transport '" + name + "' has no " + LUNA_EXT_COLLECTIVE +
                      ": it cannot carry activations between devices"};
-  const model::Collective collective{static_cast<const luna_collective_if*>(table),
-                                     transport.self()};
-  return DataTransport{std::move(transport), collective};
+  model::Collective collective;
+  collective.table = static_cast<const luna_collective_if*>(table);
+  collective.self = transport.self();
+  collective.transport = name;
+  return DataTransport{std::move(transport), std::move(collective)};
 }
 
 }  // namespace

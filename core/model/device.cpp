@@ -4,6 +4,8 @@
 
 #include <luna/plugin.hpp>
 
+#include <utility>
+
 namespace luna::model {
 
 Result<std::unique_ptr<Device>> Device::open(const plugin::Instance<luna_backend_if>& backend,
@@ -30,6 +32,19 @@ Result<std::unique_ptr<Device>> Device::open(const plugin::Instance<luna_backend
   luna_err err = make_err();
   const luna_status status = backend->open(backend.self(), &request, &device->handle_, &err);
   LUNA_TRY(to_result(status, err, where + ": open"));
+  return device;
+}
+
+std::unique_ptr<Device> Device::remote(const DeviceOptions& options,
+                                       std::string backend_name,
+                                       const luna_device_info& info,
+                                       ShardPlanner& planner) {
+  auto device = std::unique_ptr<Device>(new Device);
+  device->options_ = options;
+  device->backend_name_ = std::move(backend_name);
+  device->planner_ = &planner;
+  device->info_ = info;
+  device->memory_bytes_left_ = options.memory_bytes;
   return device;
 }
 

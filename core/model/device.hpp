@@ -12,6 +12,8 @@
 
 namespace luna::model {
 
+class ShardPlanner;
+
 /// How a device shall be opened.
 struct DeviceOptions {
   std::string name;                // as in the TOML: "a0"
@@ -21,19 +23,27 @@ struct DeviceOptions {
   std::uint32_t first_cpu = 0;     // position in the process's affinity mask
 };
 
-/// Owns an open device. The backend's instance outlives it, it outlives the models that use it. A
-/// resource: kept behind a pointer, so that models may refer to it. [start-up]
+/// Owns an open device, or stands for one of another process. The backend's instance outlives it,
+/// it outlives the models that use it. A resource: kept behind a pointer, so that models may refer
+/// to it. [start-up]
 class Device {
  public:
   /// Errors  not_found: the backend has no device of that index; what the backend answers
   static Result<std::unique_ptr<Device>> open(const plugin::Instance<luna_backend_if>& backend,
                                               const DeviceOptions& options);
+  /// A device of another process: shards on it are made by `planner`, which outlives it.
+  static std::unique_ptr<Device> remote(const DeviceOptions& options,
+                                        std::string backend_name,
+                                        const luna_device_info& info,
+                                        ShardPlanner& planner);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   ~Device();
 
   [[nodiscard]] const std::string& name() const { return options_.name; }
   [[nodiscard]] const std::string& backend_name() const { return backend_name_; }
+  /// Who makes shards on it; null: a device of this process, which has the two below.
+  [[nodiscard]] ShardPlanner* planner() const { return planner_; }
   [[nodiscard]] const luna_backend_if& backend() const { return *backend_; }
   [[nodiscard]] void* handle() const { return handle_; }
   /// What the backend said of the device before it was opened.
@@ -53,6 +63,7 @@ class Device {
   std::string backend_name_;
   const luna_backend_if* backend_ = nullptr;
   void* handle_ = nullptr;
+  ShardPlanner* planner_ = nullptr;
   luna_device_info info_{};
   std::uint64_t memory_bytes_left_ = 0;
 };

@@ -15,39 +15,8 @@ namespace {
 // A prompt needs a block, and one more to grow into: with less no request can ever run.
 constexpr std::uint64_t kKvBlocksMin = 2;
 
-Result<ShardMemory> measure(const ModelConfig& config,
-                            const ShardDraft& shard,
-                            const ProgramOptions& options) {
-  const luna_backend_if& backend = shard.device->backend();
-  void* device = shard.device->handle();
-  const std::string where = "device " + shard.device->name();
-  ShardMemory memory;
-  luna_err err = make_err();
-  for (const ShardWeight& weight : shard.weights) {
-    std::uint64_t bytes = 0;
-    LUNA_TRY(to_result(backend.weight_bytes(device, &weight.desc, options.numerics, &bytes, &err),
-                       err,
-                       where + ": weight " + weight.name));
-    memory.weights += bytes;
-  }
-  const luna_program program = shard.program.abi();
-  LUNA_TRY(to_result(backend.scratch_bytes(device, &program, &memory.scratch, &err),
-                     err,
-                     where + ": scratch_bytes"));
-  LUNA_TRY(to_result(backend.kv_block_bytes(device, &program.kv, &memory.kv_block, &err),
-                     err,
-                     where + ": kv_block_bytes"));
-  if (memory.kv_block == 0)
-    return Error{Code::internal, where + ": its backend says that a KV block takes 0 bytes"};
-  if (shard.spec.has_head) {
-    const std::uint64_t n_rows = std::uint64_t{options.n_lanes} * options.limits.n_out_rows_max;
-    memory.logits = n_rows * config.vocab_size * sizeof(float);
-    memory.candidates = n_rows * (options.n_candidates + 1) * sizeof(Candidate);
-  }
-  return memory;
-}
-
-Error does_not_fit(const ShardDraft& shard, const ShardMemory& memory) {
+Error does_not_fit(const PlannedShard& shard) {
+  const ShardMemory& memory = shard.memory;
   const std::uint64_t needed = memory.fixed() + kKvBlocksMin * memory.kv_block;
   return Error{Code::exhausted,
                "device " + shard.device->name() + ": weights " + bytes_text(memory.weights) +
@@ -75,19 +44,49 @@ std::string bytes_text(std::uint64_t bytes) {
   return text.data();
 }
 
-Result<MemoryPlan> plan_memory(const ModelConfig& config,
-                               std::span<const ShardDraft> shards,
-                               const ProgramOptions& options,
-                               std::span<const std::uint64_t> message_bytes,
+Result<ShardMemory> measure_shard(const ModelConfig& config,
+                                  const ShardDraft& shard,
+                                  const ProgramOptions& options,
+                                  std::uint64_t message_bytes) {
+  const luna_backend_if& backend = shard.device->backend();
+  void* device = shard.device->handle();
+  const std::string where = "device " + shard.device->name();
+  ShardMemory memory;
+  memory.messages = message_bytes;
+  luna_err err = make_err();
+  for (const ShardWeight& weight : shard.weights) {
+    std::uint64_t bytes = 0;
+    LUNA_TRY(to_result(backend.weight_bytes(device, &weight.desc, options.numerics, &bytes, &err),
+                       err,
+                       where + ": weight " + weight.name));
+    memory.weights += bytes;
+  }
+  const luna_program program = shard.program.abi();
+  LUNA_TRY(to_result(backend.scratch_bytes(device, &program, &memory.scratch, &err),
+                     err,
+                     where + ": scratch_bytes"));
+  LUNA_TRY(to_result(backend.kv_block_bytes(device, &program.kv, &memory.kv_block, &err),
+                     err,
+                     where + ": kv_block_bytes"));
+  if (memory.kv_block == 0)
+    return Error{Code::internal, where + ": its backend says that a KV block takes 0 bytes"};
+  if (shard.spec.has_head) {
+    const std::uint64_t n_rows = std::uint64_t{options.n_lanes} * options.limits.n_out_rows_max;
+    memory.logits = n_rows * config.vocab_size * sizeof(float);
+    memory.candidates = n_rows * (options.n_candidates + 1) * sizeof(Candidate);
+  }
+  return memory;
+}
+
+Result<MemoryPlan> plan_memory(std::span<const PlannedShard> shards,
                                std::optional<std::uint32_t> n_kv_blocks_max) {
   MemoryPlan plan;
   std::uint64_t n_blocks = n_kv_blocks_max.value_or(std::numeric_limits<std::int32_t>::max());
-  for (const ShardDraft& shard : shards) {
-    LUNA_TRY(ShardMemory memory, measure(config, shard, options));
-    memory.messages = message_bytes[plan.shards.size()];
+  for (const PlannedShard& shard : shards) {
+    const ShardMemory& memory = shard.memory;
     const std::uint64_t left = shard.device->memory_bytes_left();
     if (left < memory.fixed() || left - memory.fixed() < kKvBlocksMin * memory.kv_block)
-      return does_not_fit(shard, memory);
+      return does_not_fit(shard);
     n_blocks = std::min(n_blocks, (left - memory.fixed()) / memory.kv_block);
     plan.shards.push_back(memory);
   }

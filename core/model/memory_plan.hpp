@@ -42,16 +42,28 @@ struct MemoryPlan {
   std::uint32_t n_kv_blocks = 0;  // the same on every shard: what the tightest device holds
 };
 
-/// Asks the backends what everything takes; KV gets what is left. [start-up]
+/// Asks a backend what a shard takes; of its KV one block. [start-up]
 ///
-/// message_bytes    what the shards' communicators take, by shard
+/// message_bytes  what the shard's communicator takes
+/// Errors         what the backend answers
+Result<ShardMemory> measure_shard(const ModelConfig& config,
+                                  const ShardDraft& shard,
+                                  const ProgramOptions& options,
+                                  std::uint64_t message_bytes);
+
+/// A shard on its way to a device, as the plan sees it.
+struct PlannedShard {
+  const Device* device = nullptr;
+  ShardMemory memory;
+};
+
+/// Gives KV what is left. [start-up]
+///
+/// shards           in layer order
 /// n_kv_blocks_max  bound on the blocks, or none
 /// Errors           exhausted, with the numbers, where a device cannot hold its weights, a step and
-///                  two KV blocks; what a backend answers
-Result<MemoryPlan> plan_memory(const ModelConfig& config,
-                               std::span<const ShardDraft> shards,
-                               const ProgramOptions& options,
-                               std::span<const std::uint64_t> message_bytes,
+///                  two KV blocks; invalid_argument: a bound below that
+Result<MemoryPlan> plan_memory(std::span<const PlannedShard> shards,
                                std::optional<std::uint32_t> n_kv_blocks_max);
 
 /// "71.2 MiB".

@@ -1,13 +1,14 @@
 #include "core/model/model_loader.hpp"
 
 #include "core/base/log.hpp"
-#include "core/model/shard_file.hpp"
+#include "core/base/parallel_for.hpp"
+#include "core/base/random_seed.hpp"
+#include "core/model/local_shard.hpp"
+#include "core/model/model_identity.hpp"
 #include "core/model/weight_names.hpp"
 
-#include <luna/plugin.hpp>
-
 #include <algorithm>
-#include <thread>
+#include <utility>
 
 namespace luna::model {
 
@@ -18,44 +19,21 @@ class ModelLoader {
       : options_(options), resources_(resources), model_(new Model) {}
 
   Result<std::unique_ptr<Model>> load() {
-    LUNA_TRY(auto file, open_weight_file(options_.path));
-    LUNA_TRY(read_config(*file));
+    LUNA_TRY(ModelFile file, ModelFile::open(options_.path));
+    config_ = file.config;
+    LUNA_TRY(choose_program());
     LUNA_TRY(check_devices());
-    LUNA_TRY(place(*file));
-    LUNA_TRY(open_weights(*file));
-    WeightSource source(*file, resources_.quants);
-    LUNA_TRY(write_programs(source));
-    LUNA_TRY(plan_links());
+    LUNA_TRY(place(*file.file));
+    LUNA_TRY(plan_shards(std::move(file)));
     LUNA_TRY(take_memory());
-    LUNA_TRY(pack(source));
-    file.reset();  // its pages go before those of the KV come
-    LUNA_TRY(compile());
-    LUNA_TRY(connect());
-    for (std::size_t i = 0; i < drafts_.size(); ++i)
-      LUNA_TRY(bind(i));
+    LUNA_TRY(pack());
+    LUNA_TRY(bind());
     publish();
     return std::move(model_);
   }
 
  private:
-  Result<void> read_config(const WeightFile& file) {
-    if (file.container() != LUNA_CONTAINER_GGUF) {
-      return Error{Code::unsupported,
-                   options_.path.string() + ": weights are loaded from GGUF files only, so far"};
-    }
-    LUNA_TRY(const auto shard, read_shard_keys(file));
-    if (shard && shard->count > 1) {
-      return Error{Code::invalid_argument,
-                   options_.path.string() + ": shard " + std::to_string(shard->index) + " of " +
-                       std::to_string(shard->count) +
-                       ": the path of a model in shards is their folder"};
-    }
-    auto config = read_model_config(file);
-    if (!config) return config.error().in(options_.path.string());
-    config_ = std::move(*config);
-    if (Result<void> whole = check_weights(config_, file); !whole)
-      return whole.error().in(options_.path.string());
-
+  Result<void> choose_program() {
     program_.numerics = options_.numerics;
     program_.kv_dtype = options_.kv_dtype;
     program_.kv_block_tokens = options_.kv_block_tokens;
@@ -126,81 +104,88 @@ class ModelLoader {
     return {};
   }
 
-  /// Opens the parts of the file that hold what the devices here need.
-  Result<void> open_weights(WeightFile& file) {
-    std::vector<std::string> names;
-    for (const ShardSpec& spec : make_shards(model_->layers_))
-      for (std::string& name : shard_weight_names(config_, spec))
-        names.push_back(std::move(name));
-    return file.open_tensors(names);
+  [[nodiscard]] bool has_remote() const {
+    return std::ranges::any_of(resources_.devices,
+                               [](const Device* device) { return device->planner() != nullptr; });
   }
 
-  Result<void> write_programs(WeightSource& source) {
-    const std::vector<ShardSpec> specs = make_shards(model_->layers_);
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      ShardDraft& draft = drafts_.emplace_back();
-      draft.device = resources_.devices[i];
-      draft.spec = specs[i];
-      for (const std::string& name : shard_weight_names(config_, draft.spec)) {
-        LUNA_TRY(ShardWeight weight, source.describe(name));
-        draft.weights.push_back(std::move(weight));
-      }
-      LUNA_TRY(draft.program, build_program(config_, draft.spec, draft.weights, program_));
-      const luna_program program = draft.program.abi();
-      std::vector<std::uint8_t> per_op(program.n_ops);
-      luna_err err = make_err();
-      const Device& device = *draft.device;
-      const luna_status status =
-          device.backend().supports(device.handle(), &program, per_op.data(), &err);
-      LUNA_TRY(to_result(status, err, "device " + device.name() + ": supports"));
-      const auto missing = std::ranges::find(per_op, std::uint8_t{0});
-      if (missing != per_op.end()) {
-        const auto op = static_cast<std::size_t>(missing - per_op.begin());
-        return Error{Code::unsupported,
-                     "device " + device.name() + ": op " +
-                         std::string(op_name(program.ops[op].op)) + ": " +
-                         std::string(text_of(err))};
-      }
+  /// Other processes plan their shards at the same time; those of this one share its file.
+  Result<void> plan_shards(ModelFile file) {
+    order_.model = options_.name;
+    order_.source = options_.source;
+    order_.program = program_;
+    order_.vocab_size = config_.vocab_size;
+    order_.layers = model_->layers_;
+    if (resources_.devices.size() > 1) order_.transport = resources_.collective->transport;
+    if (has_remote()) {
+      LUNA_TRY(order_.identity, model_identity(options_.path));
     }
-    return {};
+    const auto shared = std::make_shared<const ModelFile>(std::move(file));
+    model_->holdings_.resize(resources_.devices.size());
+    return for_each_shard([&](std::size_t rank) -> Result<void> {
+      Device* device = resources_.devices[rank];
+      ShardOrder own = order_;
+      own.rank = static_cast<std::uint32_t>(rank);
+      std::unique_ptr<DeviceShard>& shard = model_->holdings_[rank].shard;
+      if (device->planner() != nullptr) {
+        LUNA_TRY(shard, device->planner()->plan(own));
+        return {};
+      }
+      LUNA_TRY(
+          shard,
+          LocalShard::plan(
+              own,
+              {device, shared, resources_.quants, resources_.collective, options_.n_load_threads}));
+      return {};
+    });
   }
 
-  Result<void> plan_links() {
-    message_bytes_.resize(drafts_.size());
-    if (drafts_.size() < 2) return {};
-    // The address tells apart two models of one name in one process.
-    std::string group = "model/" + options_.name + "/" +
-                        std::to_string(reinterpret_cast<std::uintptr_t>(model_.get()));
-    const std::uint64_t message_bytes_max =
-        std::uint64_t{program_.limits.n_rows_max} * config_.hidden_size * sizeof(float);
-    links_.emplace(*resources_.collective,
-                   drafts_,
-                   DeviceLinks::Options{.message_bytes_max = message_bytes_max,
-                                        .n_lanes = program_.n_lanes,
-                                        .group = std::move(group)});
-    for (std::uint32_t rank = 0; rank < drafts_.size(); ++rank) {
-      LUNA_TRY(message_bytes_[rank], links_->bytes(rank));
-    }
+  /// Calls act(rank) for every shard: those of other processes at the same time, those of this one
+  /// in order. Returns the first error, in order of ranks.
+  template <typename Act>
+  Result<void> for_each_shard(const Act& act) const {
+    const std::size_t n = resources_.devices.size();
+    std::vector<std::size_t> remote;
+    std::vector<Result<void>> results(n);
+    for (std::size_t rank = 0; rank < n; ++rank)
+      if (resources_.devices[rank]->planner() != nullptr) remote.push_back(rank);
+    const auto act_here = [&] {
+      for (std::size_t rank = 0; rank < n; ++rank) {
+        if (resources_.devices[rank]->planner() != nullptr) continue;
+        results[rank] = act(rank);
+        if (!results[rank]) return;
+      }
+    };
+    const auto n_jobs = static_cast<std::uint32_t>(remote.size() + 1);
+    parallel_for(n_jobs, n_jobs, [&](std::uint32_t /*thread_idx*/, std::uint64_t job) {
+      if (job == 0)
+        act_here();
+      else
+        results[remote[job - 1]] = act(remote[job - 1]);
+    });
+    for (const Result<void>& result : results)
+      LUNA_TRY(result);
     return {};
   }
 
   Result<void> take_memory() {
-    LUNA_TRY(model_->memory_,
-             plan_memory(config_, drafts_, program_, message_bytes_, options_.kv_blocks_max));
-    for (std::size_t i = 0; i < drafts_.size(); ++i) {
-      const ShardMemory& memory = model_->memory_.shards[i];
-      Device* device = drafts_[i].device;
-      device->take_memory(memory.total());
-      Model::Holding& holding = model_->holdings_.emplace_back();
-      holding.device = device;
+    std::vector<PlannedShard> planned;
+    for (std::size_t rank = 0; rank < model_->holdings_.size(); ++rank)
+      planned.push_back({resources_.devices[rank], model_->holdings_[rank].shard->memory()});
+    LUNA_TRY(model_->memory_, plan_memory(planned, options_.kv_blocks_max));
+    for (std::size_t rank = 0; rank < planned.size(); ++rank) {
+      const ShardMemory& memory = model_->memory_.shards[rank];
+      Model::Holding& holding = model_->holdings_[rank];
+      holding.device = resources_.devices[rank];
+      holding.device->take_memory(memory.total());
       holding.memory_bytes = memory.total();
       logger("model")->info(
           "shard placed model={} device={} layers={}..{} weights={} scratch={} "
           "outputs={} messages={} kv={} kv_blocks={}",
           options_.name,
-          device->name(),
-          drafts_[i].spec.layers.first,
-          drafts_[i].spec.layers.end(),
+          holding.device->name(),
+          model_->layers_[rank].first,
+          model_->layers_[rank].end(),
           bytes_text(memory.weights),
           bytes_text(memory.scratch),
           bytes_text(memory.logits + memory.candidates),
@@ -211,97 +196,46 @@ class ModelLoader {
     return {};
   }
 
-  Result<void> pack(const WeightSource& source) {
-    const std::uint32_t n_threads = options_.n_load_threads != 0
-                                        ? options_.n_load_threads
-                                        : std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::vector<std::uint64_t>> handles;
-    Result<void> loaded =
-        load_weights(drafts_, source, {options_.numerics, n_threads, options_.progress}, handles);
-    for (std::size_t i = 0; i < handles.size(); ++i)
-      model_->holdings_[i].weights = std::move(handles[i]);
-    return loaded;
+  Result<void> pack() {
+    return for_each_shard([&](std::size_t rank) {
+      LoadProgress progress;
+      const bool is_here = model_->holdings_[rank].device->planner() == nullptr;
+      if (options_.progress && is_here)
+        progress = [this, rank](double share) { options_.progress(share_before(rank, share)); };
+      return model_->holdings_[rank].shard->pack(progress);
+    });
   }
 
-  Result<void> compile() {
-    for (std::size_t i = 0; i < drafts_.size(); ++i) {
-      Model::Holding& holding = model_->holdings_[i];
-      const luna_program program = drafts_[i].program.abi();
-      luna_err err = make_err();
-      const Device& device = *holding.device;
-      const luna_status status =
-          device.backend().compile(device.handle(),
-                                   &program,
-                                   holding.weights.data(),
-                                   static_cast<std::uint32_t>(holding.weights.size()),
-                                   &holding.executable,
-                                   &err);
-      LUNA_TRY(to_result(status, err, "device " + device.name() + ": compile"));
+  /// The share of all weights of this process that is packed when `share` of a rank's is.
+  [[nodiscard]] double share_before(std::size_t rank, double share) const {
+    double done = 0.0;
+    double total = 0.0;
+    for (std::size_t i = 0; i < model_->holdings_.size(); ++i) {
+      if (model_->holdings_[i].device->planner() != nullptr) continue;
+      const auto weights = static_cast<double>(model_->memory_.shards[i].weights);
+      total += weights;
+      if (i < rank) done += weights;
+      if (i == rank) done += share * weights;
     }
-    return {};
+    return total > 0.0 ? done / total : 1.0;
   }
 
-  /// Opens one communicator a device, where there are several.
-  Result<void> connect() {
-    if (!links_) return {};
-    model_->collective_ = resources_.collective;
-    for (std::uint32_t rank = 0; rank < drafts_.size(); ++rank) {
-      LUNA_TRY(model_->holdings_[rank].comm, links_->open(rank));
+  /// Shards of several processes meet by the group's name, which nobody uses again.
+  Result<void> bind() {
+    LUNA_TRY(const std::uint64_t number, random_seed());
+    const std::string group = "model/" + options_.name + "/" + std::to_string(number);
+    std::vector<std::string> addresses;
+    if (has_remote()) {
+      for (const Model::Holding& holding : model_->holdings_)
+        addresses.push_back(holding.shard->address());
     }
-    model_->compiled_.abort_comms = [](void* model) { static_cast<Model*>(model)->abort_steps(); };
-    model_->compiled_.abort_context = model_.get();
-    return {};
-  }
-
-  /// Allocates what is bound at submit, and binds it.
-  Result<void> bind(std::size_t i) {
-    const ShardMemory& memory = model_->memory_.shards[i];
-    const Program& program = drafts_[i].program;
-    Model::Holding& holding = model_->holdings_[i];
-    Shard& shard = model_->compiled_.shards.emplace_back();
-    shard.device_name = holding.device->name();
-    shard.backend = &holding.device->backend();
-    shard.executable = holding.executable;
-    std::vector<luna_bind> shared;  // by all lanes
-    if (const auto slot = program.bound_slot(LUNA_SLOT_KV)) {
-      LUNA_TRY(const Buffer buffer, alloc(holding, LUNA_BUFFER_KV, memory.kv));
-      shared.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
-    }
-    if (const auto slot = program.bound_slot(LUNA_SLOT_COMM))
-      shared.push_back({.slot = *slot, .pad = 0, .buffer = 0, .comm = holding.comm});
-    model_->compiled_.outputs.resize(program_.n_lanes);
-    for (StepOutputs& outputs : model_->compiled_.outputs) {
-      std::vector<luna_bind>& binds = shard.binds.emplace_back(shared);
-      const auto bind_output = [&](std::uint32_t slot_kind, std::uint64_t bytes) -> Result<void*> {
-        const auto slot = program.bound_slot(slot_kind);
-        if (!slot) return nullptr;
-        LUNA_TRY(const Buffer buffer, alloc(holding, LUNA_BUFFER_OUT, bytes / program_.n_lanes));
-        binds.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
-        return buffer.host;
-      };
-      LUNA_TRY(void* logits, bind_output(LUNA_SLOT_LOGITS, memory.logits));
-      LUNA_TRY(void* candidates, bind_output(LUNA_SLOT_CANDIDATES, memory.candidates));
-      if (logits != nullptr) outputs.logits = static_cast<const float*>(logits);
-      if (candidates != nullptr) outputs.candidates = static_cast<const Candidate*>(candidates);
-    }
-    return {};
-  }
-
-  struct Buffer {
-    std::uint64_t handle = 0;
-    void* host = nullptr;
-  };
-  static Result<Buffer> alloc(Model::Holding& holding, std::uint32_t kind, std::uint64_t bytes) {
-    Buffer buffer;
-    luna_err err = make_err();
-    const Device& device = *holding.device;
-    const luna_status status =
-        device.backend().alloc(device.handle(), kind, bytes, &buffer.handle, &buffer.host, &err);
-    LUNA_TRY(to_result(status, err, "device " + device.name() + ": alloc"));
-    holding.buffers.push_back(buffer.handle);
-    if (kind == LUNA_BUFFER_OUT && buffer.host == nullptr)
-      return Error{Code::internal, "device " + device.name() + ": an output without an address"};
-    return buffer;
+    return for_each_shard([&](std::size_t rank) {
+      LinkTerms own = link_terms(order_, config_);
+      own.rank = static_cast<std::uint32_t>(rank);
+      own.group = group;
+      own.addresses = addresses;
+      return model_->holdings_[rank].shard->bind(model_->memory_.n_kv_blocks, own);
+    });
   }
 
   void publish() {
@@ -312,9 +246,17 @@ class ModelLoader {
     compiled.kv_block_tokens = program_.kv_block_tokens;
     compiled.prune_keep_percent = options_.prune_keep_percent;
     compiled.n_kv_blocks = model_->memory_.n_kv_blocks;
+    compiled.n_candidates = program_.n_candidates;
     for (const ShardMemory& memory : model_->memory_.shards)
       compiled.kv_block_bytes += memory.kv_block;
-    compiled.n_candidates = program_.n_candidates;
+    for (const Model::Holding& holding : model_->holdings_)
+      compiled.shards.push_back(holding.shard->shard());
+    const auto outputs = model_->holdings_.back().shard->outputs();
+    compiled.outputs.assign(outputs.begin(), outputs.end());
+    if (model_->holdings_.size() > 1) {
+      compiled.abort_comms = [](void* model) { static_cast<Model*>(model)->abort_steps(); };
+      compiled.abort_context = model_.get();
+    }
     if (options_.progress) options_.progress(1.0);
   }
 
@@ -323,9 +265,7 @@ class ModelLoader {
   std::unique_ptr<Model> model_;
   ModelConfig config_;
   ProgramOptions program_;
-  std::vector<ShardDraft> drafts_;
-  std::optional<DeviceLinks> links_;          // between several devices
-  std::vector<std::uint64_t> message_bytes_;  // by shard
+  ShardOrder order_;  // of every rank
 };
 
 Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
@@ -337,28 +277,14 @@ Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
 
 Model::~Model() {
   for (Holding& holding : holdings_) {
-    if (holding.executable != nullptr) holding.device->backend().release(holding.executable);
-  }
-  for (Holding& holding : holdings_) {
-    if (holding.comm != nullptr) collective_->table->close(collective_->self, holding.comm);
-  }
-  for (Holding& holding : holdings_) {
-    const luna_backend_if& backend = holding.device->backend();
-    for (const std::uint64_t buffer : holding.buffers)
-      backend.free_buffer(holding.device->handle(), buffer);
-    for (const std::uint64_t weight : holding.weights)
-      backend.weight_free(holding.device->handle(), weight);
-    holding.device->give_memory_back(holding.memory_bytes);
+    holding.shard.reset();
+    if (holding.device != nullptr) holding.device->give_memory_back(holding.memory_bytes);
   }
 }
 
 void Model::abort_steps() {
-  if (!collective_) return;
-  for (const Holding& holding : holdings_) {
-    if (holding.comm == nullptr) continue;
-    collective_->table->abort(collective_->self, holding.comm);
-    return;  // the group is aborted as a whole
-  }
+  for (const Holding& holding : holdings_)
+    holding.shard->abort();
 }
 
 }  // namespace luna::model

@@ -3,7 +3,8 @@
 
 #include "core/model/compiled_model.hpp"
 #include "core/model/device.hpp"
-#include "core/model/device_links.hpp"
+#include "core/model/device_link.hpp"
+#include "core/model/device_shard.hpp"
 #include "core/model/memory_plan.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/weight_loader.hpp"
@@ -23,6 +24,7 @@ namespace luna::model {
 struct ModelOptions {
   std::string name;                               // in the TOML: "main"
   std::filesystem::path path;                     // a GGUF file, or a folder of shards
+  std::string source;                             // the path or name in the TOML, for workers
   std::uint32_t numerics = LUNA_NUMERICS_I12;     // LUNA_NUMERICS_*
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;       // LUNA_DTYPE_*
   std::uint32_t kv_block_tokens = 32;             // a power of two in 32..256
@@ -73,22 +75,18 @@ class Model {
 
  private:
   friend class ModelLoader;
-  /// What the model holds on one device; what is not there yet is empty.
+  /// What the model holds on one device.
   struct Holding {
     Device* device = nullptr;
-    std::uint64_t memory_bytes = 0;
-    std::vector<std::uint64_t> weights;
-    std::vector<std::uint64_t> buffers;
-    void* executable = nullptr;
-    const luna_comm* comm = nullptr;
+    std::uint64_t memory_bytes = 0;  // of the device's budget
+    std::unique_ptr<DeviceShard> shard;
   };
   Model() = default;
 
   CompiledModel compiled_;
   MemoryPlan memory_;
   std::vector<LayerRange> layers_;
-  std::vector<Holding> holdings_;
-  std::optional<Collective> collective_;
+  std::vector<Holding> holdings_;  // in layer order
 };
 
 }  // namespace luna::model

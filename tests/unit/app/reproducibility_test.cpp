@@ -174,7 +174,9 @@ class TinyServer {
     void* const self = transport_.self();
     return {static_cast<const luna_collective_if*>(
                 transport_.table().head.ext(self, LUNA_EXT_COLLECTIVE)),
-            self};
+            self,
+            "inproc",
+            {}};
   }
 
   test::FakeHost host_;

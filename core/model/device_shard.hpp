@@ -1,0 +1,79 @@
+// One device's part of a model, wherever the device is: in this process or in another.
+#pragma once
+
+#include "core/model/memory_plan.hpp"
+#include "core/model/program_builder.hpp"
+#include "core/model/weight_loader.hpp"
+
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace luna::model {
+
+/// What a shard shall be, in words that another process understands too. A value.
+struct ShardOrder {
+  std::string model;     ///< its name in the TOML
+  std::string source;    ///< where its weights are, as the TOML says it
+  std::string identity;  ///< model_identity() of the file; empty: nobody else opens it
+  ProgramOptions program;
+  std::uint32_t vocab_size = 0;
+  std::vector<LayerRange> layers;  ///< of every rank
+  std::uint32_t rank = 0;          ///< whose shard this is
+  std::string transport;           ///< plugin that carries hidden states; empty: one rank alone
+};
+
+/// How the ranks of a model reach each other.
+struct LinkTerms {
+  std::string group;  ///< unlike that of any other model that is loaded anywhere
+  std::uint32_t rank = 0;
+  std::uint32_t n_ranks = 1;
+  std::uint64_t message_bytes_max = 0;  ///< of a step's rows between two devices
+  std::uint32_t n_messages_max = 1;     ///< steps in flight: each may have a message on its way
+  /// [n_ranks] address blobs of their transports; empty: all are in this process.
+  std::vector<std::string> addresses;
+};
+
+/// Planned, then packed, then bound; from then on it runs steps. Whatever it holds goes with it; no
+/// step is running then. An interface: LocalShard, and what stands for a shard in another process.
+/// [start-up] unless tagged otherwise; owned by Model.
+class DeviceShard {
+ public:
+  DeviceShard() = default;
+  DeviceShard(const DeviceShard&) = delete;
+  DeviceShard& operator=(const DeviceShard&) = delete;
+  virtual ~DeviceShard() = default;
+
+  /// What it takes; the KV of no block yet.
+  [[nodiscard]] virtual const ShardMemory& memory() const = 0;
+  /// Where its rank's transport is reached; empty: in this process alone.
+  [[nodiscard]] virtual const std::string& address() const = 0;
+
+  /// Decodes and packs the weights, compiles the program, lets go of the file.
+  virtual Result<void> pack(const LoadProgress& progress) = 0;
+  /// Joins the other ranks; allocates KV and outputs.
+  virtual Result<void> bind(std::uint32_t n_kv_blocks, const LinkTerms& terms) = 0;
+
+  /// Once it is bound: how steps are submitted to it, and where their outputs come, a lane each.
+  /// The outputs of a shard without the head are null.
+  [[nodiscard]] virtual const Shard& shard() const = 0;
+  [[nodiscard]] virtual std::span<const StepOutputs> outputs() const = 0;
+
+  /// Ends every wait for other ranks, now and later. [any]
+  virtual void abort() = 0;
+};
+
+/// Who makes shards on a device of another process. An interface, so that this folder knows no
+/// wire.
+class ShardPlanner {
+ public:
+  virtual ~ShardPlanner() = default;
+  /// Errors  those of opening and planning there; unavailable: the process is gone
+  virtual Result<std::unique_ptr<DeviceShard>> plan(const ShardOrder& order) = 0;
+};
+
+}  // namespace luna::model

@@ -1,0 +1,209 @@
+#include "core/model/local_shard.hpp"
+
+#include "core/model/shard_file.hpp"
+#include "core/model/weight_names.hpp"
+
+#include <luna/plugin.hpp>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+namespace luna::model {
+
+Result<ModelFile> ModelFile::open(const std::filesystem::path& path) {
+  ModelFile opened;
+  LUNA_TRY(opened.file, open_weight_file(path));
+  if (opened.file->container() != LUNA_CONTAINER_GGUF) {
+    return Error{Code::unsupported,
+                 path.string() + ": weights are loaded from GGUF files only, so far"};
+  }
+  LUNA_TRY(const auto shard, read_shard_keys(*opened.file));
+  if (shard && shard->count > 1) {
+    return Error{Code::invalid_argument,
+                 path.string() + ": shard " + std::to_string(shard->index) + " of " +
+                     std::to_string(shard->count) +
+                     ": the path of a model in shards is their folder"};
+  }
+  auto config = read_model_config(*opened.file);
+  if (!config) return config.error().in(path.string());
+  opened.config = std::move(*config);
+  if (Result<void> whole = check_weights(opened.config, *opened.file); !whole)
+    return whole.error().in(path.string());
+  return opened;
+}
+
+LinkTerms link_terms(const ShardOrder& order, const ModelConfig& config) {
+  LinkTerms terms;
+  terms.rank = order.rank;
+  terms.n_ranks = static_cast<std::uint32_t>(order.layers.size());
+  terms.message_bytes_max =
+      std::uint64_t{order.program.limits.n_rows_max} * config.hidden_size * sizeof(float);
+  terms.n_messages_max = order.program.n_lanes;
+  return terms;
+}
+
+LocalShard::LocalShard(const ShardOrder& order, LocalShardParts parts)
+    : order_(order), parts_(std::move(parts)), config_(parts_.file->config) {}
+
+LocalShard::~LocalShard() {
+  const luna_backend_if& backend = parts_.device->backend();
+  void* device = parts_.device->handle();
+  if (executable_ != nullptr) backend.release(executable_);
+  if (comm_ != nullptr) link_->close(comm_);
+  for (const std::uint64_t buffer : buffers_)
+    backend.free_buffer(device, buffer);
+  for (const std::uint64_t weight : weights_)
+    backend.weight_free(device, weight);
+}
+
+Result<std::unique_ptr<LocalShard>> LocalShard::plan(const ShardOrder& order,
+                                                     LocalShardParts parts) {
+  auto shard = std::unique_ptr<LocalShard>(new LocalShard(order, std::move(parts)));
+  LUNA_TRY(shard->open_weights());
+  LUNA_TRY(shard->write_program());
+  LUNA_TRY(shard->check_support());
+  LUNA_TRY(shard->plan_memory());
+  return shard;
+}
+
+Result<void> LocalShard::open_weights() {
+  LUNA_TRY(check_layers(order_.layers, config_.n_layers, order_.layers.size()));
+  draft_.emplace();
+  draft_->device = parts_.device;
+  draft_->spec = make_shards(order_.layers)[order_.rank];
+  const std::vector<std::string> names = shard_weight_names(config_, draft_->spec);
+  LUNA_TRY(parts_.file->file->open_tensors(names));
+  source_ = std::make_unique<WeightSource>(*parts_.file->file, parts_.quants);
+  for (const std::string& name : names) {
+    LUNA_TRY(ShardWeight weight, source_->describe(name));
+    draft_->weights.push_back(std::move(weight));
+  }
+  return {};
+}
+
+Result<void> LocalShard::write_program() {
+  LUNA_TRY(draft_->program, build_program(config_, draft_->spec, draft_->weights, order_.program));
+  if (order_.layers.size() < 2) return {};
+  if (!parts_.collective) {
+    return Error{Code::invalid_argument,
+                 std::to_string(order_.layers.size()) +
+                     " devices need a transport that offers " LUNA_EXT_COLLECTIVE};
+  }
+  link_.emplace(*parts_.collective, draft_->program);
+  return {};
+}
+
+Result<void> LocalShard::check_support() const {
+  const luna_program program = draft_->program.abi();
+  std::vector<std::uint8_t> per_op(program.n_ops);
+  luna_err err = make_err();
+  const Device& device = *parts_.device;
+  const luna_status status =
+      device.backend().supports(device.handle(), &program, per_op.data(), &err);
+  LUNA_TRY(to_result(status, err, "device " + device.name() + ": supports"));
+  const auto missing = std::ranges::find(per_op, std::uint8_t{0});
+  if (missing == per_op.end()) return {};
+  const auto op = static_cast<std::size_t>(missing - per_op.begin());
+  return Error{Code::unsupported,
+               "device " + device.name() + ": op " + std::string(op_name(program.ops[op].op)) +
+                   ": " + std::string(text_of(err))};
+}
+
+Result<void> LocalShard::plan_memory() {
+  std::uint64_t message_bytes = 0;
+  if (link_) {
+    LUNA_TRY(message_bytes, link_->bytes(link_terms(order_, config_)));
+  }
+  LUNA_TRY(memory_, measure_shard(config_, *draft_, order_.program, message_bytes));
+  return {};
+}
+
+const std::string& LocalShard::address() const {
+  static const std::string none;
+  return link_ ? link_->address() : none;
+}
+
+Result<void> LocalShard::pack(const LoadProgress& progress) {
+  const std::uint32_t n_threads = parts_.n_load_threads != 0
+                                      ? parts_.n_load_threads
+                                      : std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::vector<std::uint64_t>> handles;
+  Result<void> loaded = load_weights(
+      std::span(&*draft_, 1), *source_, {order_.program.numerics, n_threads, progress}, handles);
+  if (!handles.empty()) weights_ = std::move(handles.front());
+  LUNA_TRY(loaded);
+  source_.reset();
+  parts_.file.reset();  // its pages go before those of the KV come
+  return compile();
+}
+
+Result<void> LocalShard::compile() {
+  const luna_program program = draft_->program.abi();
+  luna_err err = make_err();
+  const Device& device = *parts_.device;
+  const luna_status status = device.backend().compile(device.handle(),
+                                                      &program,
+                                                      weights_.data(),
+                                                      static_cast<std::uint32_t>(weights_.size()),
+                                                      &executable_,
+                                                      &err);
+  return to_result(status, err, "device " + device.name() + ": compile");
+}
+
+Result<LocalShard::Buffer> LocalShard::alloc(std::uint32_t kind, std::uint64_t bytes) {
+  Buffer buffer;
+  luna_err err = make_err();
+  const Device& device = *parts_.device;
+  const luna_status status =
+      device.backend().alloc(device.handle(), kind, bytes, &buffer.handle, &buffer.host, &err);
+  LUNA_TRY(to_result(status, err, "device " + device.name() + ": alloc"));
+  buffers_.push_back(buffer.handle);
+  if (kind == LUNA_BUFFER_OUT && buffer.host == nullptr)
+    return Error{Code::internal, "device " + device.name() + ": an output without an address"};
+  return buffer;
+}
+
+Result<void> LocalShard::bind(std::uint32_t n_kv_blocks, const LinkTerms& terms) {
+  if (link_) {
+    LUNA_TRY(comm_, link_->open(terms));
+  }
+  const Program& program = draft_->program;
+  memory_.kv = n_kv_blocks * memory_.kv_block;
+  shard_.device_name = parts_.device->name();
+  shard_.backend = &parts_.device->backend();
+  shard_.executable = executable_;
+  std::vector<luna_bind> shared;  // by all lanes
+  if (const auto slot = program.bound_slot(LUNA_SLOT_KV)) {
+    LUNA_TRY(const Buffer buffer, alloc(LUNA_BUFFER_KV, memory_.kv));
+    shared.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
+  }
+  if (const auto slot = program.bound_slot(LUNA_SLOT_COMM))
+    shared.push_back({.slot = *slot, .pad = 0, .buffer = 0, .comm = comm_});
+  outputs_.resize(order_.program.n_lanes);
+  for (StepOutputs& outputs : outputs_)
+    LUNA_TRY(bind_outputs(outputs, shard_.binds.emplace_back(shared)));
+  return {};
+}
+
+Result<void> LocalShard::bind_outputs(StepOutputs& outputs, std::vector<luna_bind>& binds) {
+  const auto bind_output = [&](std::uint32_t slot_kind, std::uint64_t bytes) -> Result<void*> {
+    const auto slot = draft_->program.bound_slot(slot_kind);
+    if (!slot) return nullptr;
+    LUNA_TRY(const Buffer buffer, alloc(LUNA_BUFFER_OUT, bytes / order_.program.n_lanes));
+    binds.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
+    return buffer.host;
+  };
+  LUNA_TRY(void* logits, bind_output(LUNA_SLOT_LOGITS, memory_.logits));
+  LUNA_TRY(void* candidates, bind_output(LUNA_SLOT_CANDIDATES, memory_.candidates));
+  outputs.logits = static_cast<const float*>(logits);
+  outputs.candidates = static_cast<const Candidate*>(candidates);
+  return {};
+}
+
+void LocalShard::abort() {
+  if (comm_ != nullptr) link_->abort(comm_);
+}
+
+}  // namespace luna::model
