@@ -1,7 +1,8 @@
 // Who comes before whom: by seniority, and in the queue.
 #pragma once
 
-#include "plugins/scheduler_static/tenant_accounts.hpp"
+#include "plugins/scheduler_rules/seniority.hpp"
+#include "plugins/scheduler_rules/tenant_accounts.hpp"
 
 #include <luna/step_cost.hpp>
 
@@ -12,77 +13,67 @@
 
 namespace luna::scheduler_static {
 
-/// Two orders of a snapshot's rows. [step], owned by the policy.
+/// Three orders of a snapshot's rows. [step], owned by the policy.
 ///
-/// Seniority: by arrival, where each level of priority counts as `ageing_ms` of waiting. It does
-/// not change while rows wait, so whoever waits long enough is senior to all that come later. With
-/// ageing_ms 0 a higher priority always goes first.
-///
-/// The queue: rows that still have prompt to compute. Among tenants the one that was served least
-/// goes first; within a tenant first those whose deadline presses, the earliest first, then by
-/// seniority. A deadline presses once half of the slack that it left at arrival has gone.
+/// All rows by seniority; of these the ones that hold KV; and the queue: rows that still have
+/// prompt to compute. Among tenants the one that was served least goes first; within a tenant first
+/// those whose deadline presses, the earliest first, then by seniority.
 class RowOrder {
  public:
-  explicit RowOrder(std::int64_t ageing_ns) : ageing_ns_(ageing_ns) {}
+  explicit RowOrder(const scheduling::Seniority& seniority) : seniority_(seniority) {}
 
-  /// Sorts out.order() by seniority, and fills the queue with what is not in the plan yet.
+  /// Sorts all rows by seniority into out.order(), and fills the queue with what is not in the plan
+  /// yet.
   ///
   /// accounts   none: tenants are not told apart
-  void sort(const Snapshot& rows, const StepCost& cost, TenantAccounts* accounts, Plan& out) {
+  void sort(const Snapshot& rows,
+            const StepCost& cost,
+            scheduling::TenantAccounts* accounts,
+            Plan& out) {
     reserve(out.n_reqs_max());
-    auto& seniority = out.order();
-    ranks_.clear();
+    auto& order = out.order();
+    order.clear();
+    held_.clear();
     bool has_priorities = false;
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
       has_priorities |= rows[i]->priority != 0;
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
-      ranks_.push_back(has_priorities ? rank(rows[i]) : 0);
-    const auto goes_first = [this](std::uint32_t a, std::uint32_t b) { return is_senior(a, b); };
-    if (has_priorities) std::sort(seniority.begin(), seniority.end(), goes_first);
+      order.push_back(i);
+    }
+    const auto goes_first = [&](std::uint32_t a, std::uint32_t b) {
+      return seniority_.is_senior(rows[a], rows[b]);
+    };
+    // Without priorities they stand in order of arrival already, but for those that came at once.
+    if (has_priorities || !std::is_sorted(order.begin(), order.end(), goes_first))
+      std::sort(order.begin(), order.end(), goes_first);
 
     queue_.clear();
     bool has_pressing = false;
-    for (const std::uint32_t i : seniority) {
-      if (rows[i].is_decoding() || out.is_planned(i)) continue;
-      has_pressing |= is_pressing(rows, i, cost);
+    for (const std::uint32_t i : order) {
+      if (!rows[i].is_waiting()) held_.push_back(i);
+      if (!rows[i].is_plannable() || rows[i].is_decoding() || out.is_planned(i)) continue;
+      has_pressing |= scheduling::is_pressing(rows[i], rows->now_ns, cost);
       queue_.push_back(i);
     }
     if (has_pressing) put_pressing_first(rows, cost);
     if (accounts != nullptr && accounts->is_shared()) take_turns(rows, *accounts);
   }
 
-  /// Of two rows, also of those in a step.
-  [[nodiscard]] bool is_senior(std::uint32_t a, std::uint32_t b) const {
-    return ranks_[a] != ranks_[b] ? ranks_[a] < ranks_[b] : a < b;
-  }
+  /// Rows that hold KV, the most senior first.
+  [[nodiscard]] std::span<const std::uint32_t> held() const { return held_; }
   /// Rows with prompt to compute, in the order in which they are served.
   [[nodiscard]] std::span<const std::uint32_t> queue() const { return queue_; }
 
  private:
   void reserve(std::size_t n_reqs_max) {
-    ranks_.reserve(n_reqs_max);
+    held_.reserve(n_reqs_max);
     queue_.reserve(n_reqs_max);
     turns_.reserve(n_reqs_max);
-  }
-
-  [[nodiscard]] std::int64_t rank(Row row) const {
-    if (ageing_ns_ == 0) return -std::int64_t{row->priority};
-    return static_cast<std::int64_t>(row->arrival_ns) - row->priority * ageing_ns_;
-  }
-
-  static bool is_pressing(const Snapshot& rows, std::uint32_t i, const StepCost& cost) {
-    const Row row = rows[i];
-    if (row->deadline_ns == 0) return false;
-    const double waited = static_cast<double>(rows->now_ns) - static_cast<double>(row->arrival_ns);
-    const double left = static_cast<double>(row->deadline_ns) - static_cast<double>(rows->now_ns) -
-                        cost.chunk_ns(row, row.n_wanted());
-    return waited >= left;
   }
 
   void put_pressing_first(const Snapshot& rows, const StepCost& cost) {
     turns_.clear();
     for (const std::uint32_t i : queue_) {
-      const bool presses = is_pressing(rows, i, cost);
+      const bool presses = scheduling::is_pressing(rows[i], rows->now_ns, cost);
       turns_.push_back({presses ? rows[i]->deadline_ns : UINT64_MAX,
                         static_cast<std::uint32_t>(turns_.size()),
                         i});
@@ -92,7 +83,7 @@ class RowOrder {
 
   // Start-time fair queueing: a row's turn is what its tenant has been served and what the tenant's
   // rows before it will take.
-  void take_turns(const Snapshot& rows, TenantAccounts& accounts) {
+  void take_turns(const Snapshot& rows, scheduling::TenantAccounts& accounts) {
     turns_.clear();
     for (std::uint32_t place = 0; place < queue_.size(); ++place) {
       const Row row = rows[queue_[place]];
@@ -115,8 +106,8 @@ class RowOrder {
       queue_[i] = turns_[i].row;
   }
 
-  const std::int64_t ageing_ns_;
-  std::vector<std::int64_t> ranks_;  // by row: least is most senior
+  const scheduling::Seniority seniority_;
+  std::vector<std::uint32_t> held_;
   std::vector<std::uint32_t> queue_;
   std::vector<Turn> turns_;
 };

@@ -1,17 +1,13 @@
 // First come, first served, decode first, within a target for the gaps between tokens.
 #pragma once
 
-#include "plugins/scheduler_static/decode_turns.hpp"
-#include "plugins/scheduler_static/prefill_share.hpp"
-#include "plugins/scheduler_static/queue_limit.hpp"
+#include "plugins/scheduler_rules/group_step.hpp"
+#include "plugins/scheduler_rules/queue_limit.hpp"
 #include "plugins/scheduler_static/row_order.hpp"
-#include "plugins/scheduler_static/step_share.hpp"
-#include "plugins/scheduler_static/tenant_accounts.hpp"
 
 #include <luna/scheduler.hpp>
 #include <luna/step_cost.hpp>
 
-#include <algorithm>
 #include <cstdint>
 
 namespace luna::scheduler_static {
@@ -33,19 +29,14 @@ struct StaticOptions {
   }
 };
 
-/// A step: the tokens of every decoding row (DecodeTurns may make long ones wait a few steps), then
-/// prompts in the order of the queue (RowOrder), as much of them as keeps the step within
-/// target_itl_ms (PrefillShare). A decoding row that needs a block takes it from the most junior
-/// row that has some of its own.
-///
-/// Where several steps are in flight, each takes its part of the decoding rows and of the queue
-/// (StepShare). A row's next token comes when all of them have passed, which is what the fitted
-/// cost of a step tells: so each is bounded by the target, and the gaps are. [step]
+/// Every step as GroupStep makes it, the queue in the order of RowOrder. [step]
 class StaticPolicy final : public Scheduler {
  public:
   explicit StaticPolicy(const StaticOptions& options)
       : options_(options),
-        order_(options.ageing_ms * kNsPerMs),
+        order_(scheduling::Seniority(options.ageing_ms * kNsPerMs)),
+        step_({options.target_itl_ms, options.adaptive_batch},
+              scheduling::Seniority(options.ageing_ms * kNsPerMs)),
         limit_(static_cast<double>(options.max_queue_ms) * kNsPerMs) {}
   explicit StaticPolicy(const Settings& settings) : StaticPolicy(StaticOptions::of(settings)) {}
 
@@ -54,164 +45,29 @@ class StaticPolicy final : public Scheduler {
     const StepCost cost = rows.n_devices() > 0 ? StepCost::of(rows.device(0)) : StepCost{};
     accounts_.begin(rows);
     limit_.begin(rows->now_ns);
-    QueueLimit::reject_late(rows, cost, out);
+    scheduling::QueueLimit::reject_late(rows, cost, out);
     order_.sort(rows, cost, options_.fair_tenants ? &accounts_ : nullptr, out);
-    turns_.choose(rows, options_.adaptive_batch ? cost : StepCost{}, out);
-    step_.choose(rows, cost, turns_, out);
-
-    std::uint32_t n_held = 0;     // rows that hold KV
-    std::uint32_t n_decoded = 0;  // in other steps
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
-      if (!rows[i].is_waiting()) ++n_held;
-      if (rows[i].is_decoding() && rows[i].is_in_step()) ++n_decoded;
-    }
-    const Decoded decoded = run_decoding(rows, cost, out);
-    const bool delays_tokens = decoded.n_rows + n_decoded > 0;
-    const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(rows, order_.queue());
-    PrefillShare::Budget budget =
-        delays_tokens ? budget_of(decoded.ns, cost, out) : token_budget(n_prompt_tokens);
-    // A row let in now would be the next to be pre-empted.
-    if (decoded.n_preempted == 0)
-      budget.n_seats = rows->n_seqs_max - std::min(n_held, rows->n_seqs_max);
-    share_.run(
-        rows, StepShare::of_queue(rows, order_.queue(), n_prompt_tokens), budget, accounts_, out);
+    step_.plan({.rows = rows,
+                .cost = cost,
+                .n_steps_in_flight = rows->n_steps_in_flight,
+                .n_steps_max = rows.n_steps_in_flight_max(),
+                .held = order_.held(),
+                .queue = order_.queue(),
+                .turns = turns_},
+               accounts_,
+               out);
     limit_.settle(rows, order_.queue(), cost, out);
   }
 
  private:
   static constexpr std::int64_t kNsPerMs = 1'000'000;
-  // The fit follows a machine that others use too with a delay, and steps scatter round it: planned
-  // to nine tenths of the target, the median step was measured at 0.96 to 1.04 of it.
-  static constexpr double kHeadroom = 0.8;
-  // Prompts get a fifth of the time however long the decoding rows take: with less, a full engine
-  // would hardly let anybody in, and its users would wait for the first token instead of the next.
-  static constexpr double kPrefillOverDecode = 0.25;
-
-  // Fewer tokens hardly show in the time of a step: were chunks smaller because the fit takes
-  // tokens for dear, it would never see that they are not.
-  static constexpr std::uint32_t kChunkMin = 8;
-  static constexpr std::uint32_t kChunkOnTrial = 4 * kChunkMin;
-
-  struct Decoded {
-    double ns = 0.0;  // of a step with the decoding rows alone
-    std::uint32_t n_rows = 0;
-    std::uint32_t n_preempted = 0;
-  };
-  // What decoding rows may verify beside their next tokens.
-  struct DraftBudget {
-    std::uint32_t n_tokens = 0;
-    double ns = 0.0;
-  };
-
-  [[nodiscard]] bool has_target(const StepCost& cost) const {
-    return options_.target_itl_ms > 0 && cost.is_known();
-  }
-  [[nodiscard]] double target_ns() const {
-    return kHeadroom * static_cast<double>(options_.target_itl_ms * kNsPerMs);
-  }
-
-  Decoded run_decoding(const Snapshot& rows, const StepCost& cost, Plan& out) {
-    const auto& order = out.order();
-    Decoded decoded{.ns = cost.fixed_ns};
-    DraftBudget drafts = draft_budget(rows, cost, out);
-    std::size_t end = order.size();  // rows from here on give way in this step
-    for (std::size_t k = 0; k < end; ++k) {
-      const std::uint32_t i = order[k];
-      const Row row = rows[i];
-      if (!runs(row, i)) continue;
-      const std::uint32_t n_before = out.n_tokens_left();
-      const std::uint32_t n_most = 1 + n_drafts(row, cost, drafts);
-      while (out.n_rows_left() > 0 && out.n_tokens_left() > 0 && !out.take(i, n_most)) {
-        // The most junior row that has blocks of its own gives them up; one that shares all it
-        // holds would be computed again for nothing. When only senior rows are left, row k keeps
-        // its own and waits for them; and so it does for one that cannot give way yet.
-        --end;
-        if (end <= k || waits_for_step(rows, order[end])) break;
-        const bool helps = rows[order[end]]->n_kv_blocks_freed > 0;
-        if (helps && out.preempt(order[end])) ++decoded.n_preempted;
-      }
-      const std::uint32_t n = n_before - out.n_tokens_left();
-      if (n == 0) continue;
-      drafts.n_tokens -= n - 1;
-      drafts.ns -= cost.chunk_ns(row, n) - cost.chunk_ns(row, 1);
-      decoded.ns += cost.chunk_ns(row, n);
-      ++decoded.n_rows;
-      accounts_.charge(row, n);
-    }
-    return decoded;
-  }
-
-  [[nodiscard]] bool runs(Row row, std::uint32_t i) const {
-    return row.is_decoding() && !row.is_in_step() && turns_.runs(i) && step_.takes(i);
-  }
-  // Whether a row would give way that is not senior to `candidate`, were it in no step.
-  [[nodiscard]] bool waits_for_step(const Snapshot& rows, std::uint32_t candidate) const {
-    if (rows->n_steps_in_flight == 0) return false;
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
-      if (rows[i].is_in_step() && rows[i]->n_kv_blocks_freed > 0 && !order_.is_senior(i, candidate))
-        return true;
-    return false;
-  }
-
-  // Drafts are guesses: they get what is certain to be left over.
-  [[nodiscard]] DraftBudget draft_budget(const Snapshot& rows,
-                                         const StepCost& cost,
-                                         const Plan& out) const {
-    if (!order_.queue().empty()) return {};
-    double ns = cost.fixed_ns;
-    std::uint32_t n_tokens = 0;
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
-      if (!runs(rows[i], i)) continue;
-      ns += cost.chunk_ns(rows[i], 1);
-      ++n_tokens;
-    }
-    return {out.n_tokens_left() - std::min(n_tokens, out.n_tokens_left()), target_ns() - ns};
-  }
-  [[nodiscard]] std::uint32_t n_drafts(Row row,
-                                       const StepCost& cost,
-                                       const DraftBudget& left) const {
-    const std::uint32_t n = std::min(row->n_draft, left.n_tokens);
-    return has_target(cost) ? cost.n_tokens_within(left.ns, row->n_computed + 1, n) : n;
-  }
-
-  // What the step may spend on prompts where nobody counts the time.
-  [[nodiscard]] PrefillShare::Budget token_budget(double n_tokens) const {
-    PrefillShare::Budget budget;
-    budget.cost = StepCost::of_tokens();
-    budget.left = n_tokens;
-    budget.shares = options_.adaptive_batch;
-    return budget;
-  }
-
-  // What it may spend on them where somebody decodes, in this step or in one that passes the
-  // devices behind it.
-  //
-  // decode_ns  of the step without prompts
-  [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns,
-                                               const StepCost& cost,
-                                               const Plan& out) const {
-    const double n_tokens = out.n_tokens_left();
-    if (!has_target(cost)) {
-      // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
-      const bool on_trial = options_.target_itl_ms > 0 && cost.has_any();
-      return token_budget(on_trial ? std::min<double>(n_tokens, kChunkOnTrial) : n_tokens);
-    }
-    PrefillShare::Budget budget;
-    budget.shares = options_.adaptive_batch;
-    const double floor = kPrefillOverDecode * std::max(target_ns(), decode_ns);
-    budget.cost = cost;
-    budget.n_min = kChunkMin;
-    budget.left = std::min(std::max(target_ns() - decode_ns, floor), n_tokens * cost.row_ns);
-    return budget;
-  }
 
   const StaticOptions options_;
-  TenantAccounts accounts_;
+  scheduling::TenantAccounts accounts_;
   RowOrder order_;
-  DecodeTurns turns_;
-  StepShare step_;
-  PrefillShare share_;
-  QueueLimit limit_;
+  scheduling::TurnCredit turns_;
+  scheduling::GroupStep step_;
+  scheduling::QueueLimit limit_;
 };
 
 }  // namespace luna::scheduler_static

@@ -1,5 +1,5 @@
 // What of the work goes into one of several steps in flight.
-#include "plugins/scheduler_static/step_share.hpp"
+#include "plugins/scheduler_rules/step_share.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,10 @@
 namespace luna::test {
 namespace {
 
-using scheduler_static::DecodeTurns;
-using scheduler_static::StepShare;
+using scheduling::DecodeTurns;
+using scheduling::GroupRows;
+using scheduling::StepShare;
+using scheduling::TurnCredit;
 using ::testing::ElementsAre;
 
 constexpr StepCost kCost{.fixed_ns = 3e6, .row_ns = 2e5, .kv_ns = 100.0};
@@ -39,10 +41,14 @@ class ShareRig {
   std::vector<std::uint32_t> taken(const StepCost& cost, std::uint32_t n_in_flight = 0) {
     const Snapshot rows = snapshot(n_in_flight);
     Plan plan = begun();
+    held_.clear();
+    for (std::uint32_t i = 0; i < rows_.size(); ++i)
+      if (rows_[i].state != LUNA_REQ_WAITING) held_.push_back(i);
+    const GroupRows group = view(rows, cost);
     DecodeTurns turns;
-    turns.choose(rows, StepCost{}, plan);
+    turns.choose(group, StepCost{}, plan);
     StepShare share;
-    share.choose(rows, cost, turns, plan);
+    share.choose(group, turns, plan);
     std::vector<std::uint32_t> found;
     for (std::uint32_t i = 0; i < rows_.size(); ++i)
       if (rows_[i].n_steps == 0 && share.takes(i)) found.push_back(i);
@@ -50,9 +56,15 @@ class ShareRig {
   }
   std::size_t n_of_queue(std::uint32_t n_in_flight) {
     const std::uint32_t n_tokens = n_prompt_tokens();
-    return StepShare::of_queue(snapshot(n_in_flight), queue(), n_tokens).size();
+    queue_ = queue();
+    const Snapshot rows = snapshot(n_in_flight);
+    return StepShare::of_queue(view(rows, {}), n_tokens).size();
   }
-  std::uint32_t n_prompt_tokens() { return StepShare::n_prompt_tokens(snapshot(0), queue()); }
+  std::uint32_t n_prompt_tokens() {
+    queue_ = queue();
+    const Snapshot rows = snapshot(0);
+    return StepShare::n_prompt_tokens(view(rows, {}));
+  }
 
  private:
   [[nodiscard]] std::vector<std::uint32_t> queue() const {
@@ -70,6 +82,15 @@ class ShareRig {
     raw_.n_steps_in_flight = n_in_flight;
     return Snapshot(&raw_);
   }
+  GroupRows view(const Snapshot& rows, const StepCost& cost) {
+    return {.rows = rows,
+            .cost = cost,
+            .n_steps_in_flight = rows->n_steps_in_flight,
+            .n_steps_max = rows.n_steps_in_flight_max(),
+            .held = held_,
+            .queue = queue_,
+            .turns = turns_};
+  }
   Plan begun() {
     answer_.n_actions_max = 64;
     Plan plan;
@@ -78,6 +99,9 @@ class ShareRig {
   }
 
   std::vector<luna_req_row> rows_;
+  std::vector<std::uint32_t> held_;
+  std::vector<std::uint32_t> queue_;
+  TurnCredit turns_;
   luna_snapshot raw_{};
   luna_plan answer_{};
 };

@@ -1,6 +1,8 @@
 // Which decoding rows run in a step, so that a few long conversations do not slow all others.
 #pragma once
 
+#include "plugins/scheduler_rules/group_rows.hpp"
+
 #include <luna/step_cost.hpp>
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace luna::scheduler_static {
+namespace luna::scheduling {
 
 /// Decoding rows by the KV that they read, ascending: a row is long when reading its KV takes
 /// longer than the whole step without it and the longer ones. The long ones take turns, in order of
@@ -19,30 +21,33 @@ namespace luna::scheduler_static {
 /// those that are in none. [step], owned by the policy.
 class DecodeTurns {
  public:
-  /// Chooses among the decoding rows.
-  void choose(const Snapshot& rows, const StepCost& cost, const Plan& out) {
+  /// Chooses among the decoding rows of a group.
+  ///
+  /// cost  of the group's steps; none known: all run
+  void choose(const GroupRows& group, const StepCost& cost, const Plan& out) {
+    const Snapshot& rows = group.rows;
     skipped_.reserve(out.n_reqs_max());
     by_kv_.reserve(out.n_reqs_max());
     skipped_.assign(rows.n_rows(), 0);
     by_kv_.clear();
     double longest = 0.0;
     double step_ns = cost.fixed_ns;
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
+    for (const std::uint32_t i : group.held) {
       if (!rows[i].is_decoding() || rows[i].is_in_step()) continue;
       by_kv_.push_back(i);
       longest = std::max(longest, kv_ns(rows[i], cost));
       step_ns += cost.row_ns;
     }
     if (longest <= step_ns) {  // with unknown costs both are 0
-      credit_ns_ = 0.0;
+      group.turns.credit_ns = 0.0;
       return;
     }
     const std::size_t n_short = split(rows, cost, step_ns);
     if (n_short == 0 || n_short == by_kv_.size()) {
-      credit_ns_ = 0.0;
+      group.turns.credit_ns = 0.0;
       return;
     }
-    serve(rows, cost, std::span(by_kv_).subspan(n_short), step_ns, n_short);
+    serve(group, cost, step_ns, n_short);
   }
 
   [[nodiscard]] bool runs(std::uint32_t row) const { return skipped_[row] == 0; }
@@ -67,11 +72,12 @@ class DecodeTurns {
   }
 
   // The long rows in turn, as far as their time reaches; the others are skipped.
-  void serve(const Snapshot& rows,
-             const StepCost& cost,
-             std::span<std::uint32_t> long_rows,
-             double short_ns,
-             std::size_t n_short) {
+  //
+  // short_ns  of a step of the short ones, which are n_short
+  void serve(const GroupRows& group, const StepCost& cost, double short_ns, std::size_t n_short) {
+    const Snapshot& rows = group.rows;
+    TurnCredit& turns = group.turns;
+    const std::span<std::uint32_t> long_rows = std::span(by_kv_).subspan(n_short);
     std::sort(long_rows.begin(), long_rows.end());  // in order of arrival, hence of ids
     const auto n_long = static_cast<double>(long_rows.size());
     double all_ns = 0.0;
@@ -79,25 +85,23 @@ class DecodeTurns {
       skipped_[i] = 1;
       all_ns += kv_ns(rows[i], cost);
     }
-    credit_ns_ += short_ns * std::max(1.0, n_long / static_cast<double>(n_short));
-    credit_ns_ = std::min(credit_ns_, all_ns);
+    turns.credit_ns += short_ns * std::max(1.0, n_long / static_cast<double>(n_short));
+    turns.credit_ns = std::min(turns.credit_ns, all_ns);
     auto next = std::find_if(long_rows.begin(), long_rows.end(), [&](std::uint32_t i) {
-      return rows[i]->id > last_served_id_;
+      return rows[i]->id > turns.last_served_id;
     });
     for (std::size_t n = 0; n < long_rows.size(); ++n, ++next) {
       if (next == long_rows.end()) next = long_rows.begin();
       const double ns = kv_ns(rows[*next], cost);
-      if (ns > credit_ns_) return;
-      credit_ns_ -= ns;
+      if (ns > turns.credit_ns) return;
+      turns.credit_ns -= ns;
       skipped_[*next] = 0;
-      last_served_id_ = rows[*next]->id;
+      turns.last_served_id = rows[*next]->id;
     }
   }
 
-  double credit_ns_ = 0.0;  // time that the long ones have not used yet
-  std::uint64_t last_served_id_ = 0;
   std::vector<std::uint8_t> skipped_;  // by row
   std::vector<std::uint32_t> by_kv_;   // decoding rows
 };
 
-}  // namespace luna::scheduler_static
+}  // namespace luna::scheduling

@@ -1,7 +1,7 @@
 // What of the work goes into this step, where several are in flight.
 #pragma once
 
-#include "plugins/scheduler_static/decode_turns.hpp"
+#include "plugins/scheduler_rules/decode_turns.hpp"
 
 #include <luna/scheduler.hpp>
 #include <luna/step_cost.hpp>
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace luna::scheduler_static {
+namespace luna::scheduling {
 
 /// Devices in a row work all the time when as many steps as there are devices are in flight and
 /// each takes them as long: a longer one holds up those behind it, a shorter one leaves a gap. So a
@@ -22,16 +22,17 @@ namespace luna::scheduler_static {
 class StepShare {
  public:
   /// Chooses among the decoding rows whose turn it is.
-  void choose(const Snapshot& rows, const StepCost& fitted, const DecodeTurns& turns, Plan& out) {
-    is_whole_ = rows.n_steps_in_flight_max() == 1;
+  void choose(const GroupRows& group, const DecodeTurns& turns, Plan& out) {
+    const Snapshot& rows = group.rows;
+    is_whole_ = group.n_steps_max == 1;
     if (is_whole_) return;
-    const StepCost cost = fitted.is_known() ? fitted : StepCost::of_tokens();
+    const StepCost cost = group.cost.is_known() ? group.cost : StepCost::of_tokens();
     is_taken_.reserve(out.n_reqs_max());
     waiting_.reserve(out.n_reqs_max());
     is_taken_.assign(rows.n_rows(), 0);
     waiting_.clear();
     double total = 0.0;  // with those that are in other steps
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
+    for (const std::uint32_t i : group.held) {
       if (!rows[i].is_decoding() || !turns.runs(i)) continue;
       total += cost.chunk_ns(rows[i], 1);
       if (!rows[i].is_in_step()) waiting_.push_back(i);
@@ -41,7 +42,7 @@ class StepShare {
                  ? rows[a]->last_step_ns < rows[b]->last_step_ns
                  : a < b;
     });
-    const double share = total / rows.n_steps_in_flight_max();
+    const double share = total / group.n_steps_max;
     double taken = 0.0;
     for (const std::uint32_t i : waiting_) {
       const double row = cost.chunk_ns(rows[i], 1);
@@ -56,11 +57,12 @@ class StepShare {
 
   /// Tokens of prompts that a step computes while nobody decodes. A prompt passes the devices in
   /// parts, the next behind the last: they work at the same time for all but the time of a part.
-  static std::uint32_t n_prompt_tokens(const Snapshot& rows, std::span<const std::uint32_t> queue) {
-    const std::uint32_t n_steps = rows.n_steps_in_flight_max();
+  static std::uint32_t n_prompt_tokens(const GroupRows& group) {
+    const Snapshot& rows = group.rows;
+    const std::uint32_t n_steps = group.n_steps_max;
     if (n_steps == 1) return rows->n_rows_max;
     std::uint64_t n_tokens = 0;
-    for (const std::uint32_t i : queue)
+    for (const std::uint32_t i : group.queue)
       n_tokens += rows[i].n_wanted();
     const std::uint64_t n_part = n_tokens / (std::uint64_t{kPartsPerStep} * n_steps) + 1;
     return static_cast<std::uint32_t>(
@@ -72,17 +74,17 @@ class StepShare {
   /// tokens as the others.
   ///
   /// n_tokens  of prompts, in a step
-  static std::span<const std::uint32_t> of_queue(const Snapshot& rows,
-                                                 std::span<const std::uint32_t> queue,
-                                                 std::uint32_t n_tokens) {
-    if (rows.n_steps_free() == 1) return queue;
+  static std::span<const std::uint32_t> of_queue(const GroupRows& group, std::uint32_t n_tokens) {
+    const Snapshot& rows = group.rows;
+    const std::span<const std::uint32_t> queue = group.queue;
+    if (group.n_steps_free() == 1) return queue;
     const auto next_tokens = [&](std::uint32_t i) -> double {
       return std::min(rows[i].n_wanted(), n_tokens);
     };
     double total = 0.0;
     for (const std::uint32_t i : queue)
       total += next_tokens(i);
-    const double share = total / rows.n_steps_free();
+    const double share = total / group.n_steps_free();
     double taken = 0.0;
     std::size_t n = 0;
     while (n < queue.size() && (n == 0 || taken + next_tokens(queue[n]) / 2.0 <= share))
@@ -101,4 +103,4 @@ class StepShare {
   std::vector<std::uint32_t> waiting_;  // decoding rows that are in no step
 };
 
-}  // namespace luna::scheduler_static
+}  // namespace luna::scheduling

@@ -1,7 +1,7 @@
 // How much of each prompt a step computes.
 #pragma once
 
-#include "plugins/scheduler_static/tenant_accounts.hpp"
+#include "plugins/scheduler_rules/tenant_accounts.hpp"
 
 #include <luna/step_cost.hpp>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace luna::scheduler_static {
+namespace luna::scheduling {
 
 /// Divides what a step can spend on prompts among the rows of the queue, in its order. A row that
 /// was begun goes on; a new one is let in while its prompt and one block fit, and none is passed
@@ -86,4 +86,4 @@ class PrefillShare {
   std::vector<Share> long_rows_;  // begun ones, in the order of the queue
 };
 
-}  // namespace luna::scheduler_static
+}  // namespace luna::scheduling

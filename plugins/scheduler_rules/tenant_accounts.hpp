@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace luna::scheduler_static {
+namespace luna::scheduling {
 
 /// A virtual token counter a tenant. A tenant that comes back after a pause starts at the least of
 /// those that stayed: a pause saves nothing up. [step], owned by the policy.
@@ -23,16 +23,25 @@ class TenantAccounts {
 
   /// Notes who has rows. Call once a plan, first.
   void begin(const Snapshot& rows) {
+    begin();
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i)
+      note(account_of(rows[i]->tenant));
+    settle();
+  }
+  /// The same in parts, for who knows which tenants have rows: begin(), note() once or more for the
+  /// account of each, settle().
+  void begin() {
     ++n_plans_;
     present_.clear();
-    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
-      const std::uint32_t account = account_of(rows[i]->tenant);
-      if (last_plan_[account] == n_plans_) continue;
-      if (last_plan_[account] + 1 != n_plans_)
-        served_[account] = std::max(served_[account], least_served_);
-      last_plan_[account] = n_plans_;
-      present_.push_back(account);
-    }
+  }
+  void note(std::uint32_t account) {
+    if (last_plan_[account] == n_plans_) return;
+    if (last_plan_[account] + 1 != n_plans_)
+      served_[account] = std::max(served_[account], least_served_);
+    last_plan_[account] = n_plans_;
+    present_.push_back(account);
+  }
+  void settle() {
     if (present_.empty()) return;
     std::uint64_t least = UINT64_MAX;
     for (const std::uint32_t account : present_) {
@@ -58,12 +67,13 @@ class TenantAccounts {
 
   /// Tenants whose numbers differ by a multiple of it share an account: memory is bounded.
   static constexpr std::uint32_t kAccounts = 1024;
+  static std::uint32_t account_of(std::uint32_t tenant) { return tenant % kAccounts; }
+  /// What an account has been served: weighted tokens.
+  [[nodiscard]] std::uint64_t served(std::uint32_t account) const { return served_[account]; }
 
  private:
   // An output token takes a step of its own, a prompt's tokens come by the hundred.
   static constexpr std::uint64_t kOutputWeight = 2;
-  static std::uint32_t account_of(std::uint32_t tenant) { return tenant % kAccounts; }
-
   std::uint64_t n_plans_ = 0;
   std::uint64_t least_served_ = 0;        // never falls
   std::vector<std::uint64_t> served_;     // by account: weighted tokens
@@ -72,4 +82,4 @@ class TenantAccounts {
   std::vector<std::uint32_t> present_;    // accounts with rows in this plan
 };
 
-}  // namespace luna::scheduler_static
+}  // namespace luna::scheduling
