@@ -2,6 +2,7 @@
 
 #include "core/app/devices.hpp"
 #include "core/app/known_models.hpp"
+#include "core/app/plan_text.hpp"
 #include "core/app/prompt_runner.hpp"
 #include "core/app/served_model.hpp"
 #include "core/base/clock.hpp"
@@ -74,6 +75,7 @@ struct App::Impl {
   Result<void> load_models();
   Result<void> build_pipeline();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
+  Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
 };
 
 Result<void> App::Impl::find_plugins() {
@@ -118,6 +120,23 @@ Result<plugin::Instance<luna_scheduler_if>> App::Impl::make_scheduler() {
       policy, group_of(settings.scheduler.policies, policy, settings.file, "scheduler"));
 }
 
+/// Each model has a policy and a recording of its own.
+Result<engine::PlanRecorder::Options> App::Impl::plan_record_of(const std::string& model) {
+  const config::SchedulerSettings& scheduler = settings.scheduler;
+  LUNA_TRY(const plugin::Library* library, catalog->load(LUNA_KIND_SCHEDULER, scheduler.policy));
+  const bool is_only = settings.models.size() == 1;
+  std::filesystem::path file = *scheduler.record;
+  if (!is_only) file += "." + model;
+  return engine::PlanRecorder::Options{
+      .file = std::move(file),
+      .text = print_plan_text(
+          {model,
+           scheduler.policy,
+           library->descriptor().version,
+           group_of(scheduler.policies, scheduler.policy, settings.file, "scheduler")}),
+      .file_bytes_max = scheduler.record_bytes_max};
+}
+
 std::vector<model::Device*> App::Impl::devices_of(const config::ModelSettings& model) const {
   std::vector<model::Device*> found;
   for (const std::string& name : model.devices) {
@@ -145,6 +164,9 @@ Result<void> App::Impl::load_models() {
     parts.devices = devices_of(wanted);
     parts.draft = draft;
     LUNA_TRY(parts.scheduler, make_scheduler());
+    if (settings.scheduler.record) {
+      LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
+    }
     parts.quants = quants;
     if (transport) parts.collective = transport->collective;
     parts.clock = &clock;

@@ -67,6 +67,7 @@ Result<config::Settings> read(const ServeOptions& options) {
   LUNA_TRY(config::Settings settings, config::read_settings(config));
   if (options.host) settings.server.host = *options.host;
   if (options.port) settings.server.port = *options.port;
+  if (options.record_plans) settings.scheduler.record = *options.record_plans;
   return settings;
 }
 

@@ -12,9 +12,10 @@
 namespace luna::app {
 
 struct ServeOptions {
-  std::filesystem::path config;       ///< empty: default_config()
-  std::optional<std::string> host;    ///< instead of the file's
-  std::optional<std::uint16_t> port;  ///< instead of the file's
+  std::filesystem::path config;                       ///< empty: default_config()
+  std::optional<std::string> host;                    ///< instead of the file's
+  std::optional<std::uint16_t> port;                  ///< instead of the file's
+  std::optional<std::filesystem::path> record_plans;  ///< instead of the file's
   std::vector<std::filesystem::path> plugin_folders;
 };
 

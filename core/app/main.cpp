@@ -5,6 +5,7 @@
 #include "core/app/command_inspect.hpp"
 #include "core/app/command_plugins.hpp"
 #include "core/app/command_pull.hpp"
+#include "core/app/command_replay.hpp"
 #include "core/app/command_serve.hpp"
 #include "core/app/command_split.hpp"
 #include "core/app/command_template.hpp"
@@ -42,6 +43,7 @@ struct CommandLine {
   SplitCommand split;
   VerifyCommand verify;
   BenchOptions bench;
+  ReplayOptions replay;
   std::string path;    // inspect, check, plugin
   std::string plugin;  // plugins info, why
   std::string model;   // tokenize, template, split: a path or a known name
@@ -121,6 +123,9 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
   serve->add_option("--host", line.serve.host, "address to listen on, instead of the file's");
   serve->add_option(
       "--port", line.serve.port, "port to listen on, instead of the file's; 0: any free one");
+  serve->add_option("--record-plans",
+                    line.serve.record_plans,
+                    "file for every plan of the scheduler, for `luna replay`");
   serve->add_option("--listen", line.listen, "HOST:PORT, both at once");
 
   CLI::App* generate =
@@ -369,6 +374,22 @@ void add_shard_commands(CLI::App& app, CommandLine& line) {
   verify->add_flag("--json", line.json, "for programs");
 }
 
+void add_replay_command(CLI::App& app, CommandLine& line) {
+  CLI::App* replay = add(app,
+                         line,
+                         "replay",
+                         "Ask the policy for recorded plans again, and prove them equal",
+                         [](CommandLine& l, const CommandStreams& s) {
+                           l.replay.file = l.path;
+                           l.replay.json = l.json;
+                           l.replay.plugin_folders = l.plugin_folders;
+                           return run_replay(l.replay, s);
+                         });
+  replay->add_option("file", line.path, "what `luna serve --record-plans` wrote")->required();
+  replay->add_option("--policy", line.replay.policy, "another policy, with its defaults");
+  replay->add_flag("--json", line.json, "for programs");
+}
+
 void add_plugin_commands(CLI::App& app, CommandLine& line) {
   using Action = int (*)(const std::string&, const PluginsOptions&, const CommandStreams&);
   const auto on_subject = [](Action action) {
@@ -408,6 +429,7 @@ int run(int argc, char** argv) {
   add_text_commands(app, line);
   add_file_commands(app, line);
   add_shard_commands(app, line);
+  add_replay_command(app, line);
   add_plugin_commands(app, line);
   app.fallthrough();
   try {

@@ -157,6 +157,7 @@ struct ServedModel::Impl {
   std::unique_ptr<model::Model> draft_model;
   std::unique_ptr<model::Model> model;
   plugin::Instance<luna_scheduler_if> scheduler;
+  std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<pipeline::EngineRunner> runner;
 
@@ -228,6 +229,10 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   options.prefix_cache = settings.prefix_cache;
   options.prefix_cache_per_tenant = settings.prefix_cache_scope == config::PrefixCacheScope::tenant;
   LUNA_TRY(options.prefix_hash_seed, random_seed());
+  if (parts.plan_record) {
+    LUNA_TRY(plan_recorder, engine::PlanRecorder::open(*std::move(parts.plan_record)));
+    options.plan_recorder = plan_recorder.get();
+  }
   LUNA_TRY(
       engine,
       engine::Engine::create(

@@ -3,6 +3,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/config/settings.hpp"
+#include "core/engine/plan_record.hpp"
 #include "core/model/device.hpp"
 #include "core/model/model_loader.hpp"
 #include "core/pipeline/pipeline_model.hpp"
@@ -36,6 +37,7 @@ struct ModelParts {
   WakeSignal* wake = nullptr;  ///< set after steps that published
   std::uint32_t n_requests_max = 0;
   config::SpeculationSettings speculation;
+  std::optional<engine::PlanRecorder::Options> plan_record;  ///< none: plans are not recorded
   std::optional<DraftParts> draft;  ///< there when the method of speculation is draft
 };
 

@@ -135,6 +135,8 @@ struct StageSettings {
 struct SchedulerSettings {
   std::string policy;
   Position policy_at;
+  std::optional<std::filesystem::path> record;  ///< file for every plan; none: none are kept
+  std::uint64_t record_bytes_max = 0;           ///< the recording ends there
   std::map<std::string, RawGroup> policies;  ///< by policy
 };
 

@@ -166,6 +166,12 @@ constexpr std::array kKeys = {
 
   KeyRow{"scheduler", "policy", text, 1, kNameBytesMax, "", kRequired,
          "scheduler plugin, by short name or full id", store<&SchedulerSettings::policy>},
+  KeyRow{"scheduler", "record", path, 0, 0, "", "",
+         "file that every plan is written to, for `luna replay`; empty: none",
+         store<&SchedulerSettings::record>},
+  KeyRow{"scheduler", "record_bytes_max", bytes, kMiB, kMiB * kGiB, "", "1 GiB",
+         "the recording of plans ends when its file has grown to this",
+         store<&SchedulerSettings::record_bytes_max>},
   KeyRow{"transport", "data", text, 1, kNameBytesMax, "", "auto",
          "transport plugin between devices; auto: the nearest that both ends share",
          store<&TransportSettings::data>},

@@ -169,6 +169,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
                    .kv_block_tokens = limits.kv_block_tokens}),
       loads(parts.model.shards.size()) {
+  if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
   const SpeculationOptions& drafts = options.speculation;
   if (drafts.n_draft_max > 0 && drafts.draft_model != nullptr) {
     draft_model.emplace(

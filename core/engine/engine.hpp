@@ -22,6 +22,8 @@
 
 namespace luna::engine {
 
+class PlanRecorder;
+
 /// Whether a request's tokens are drafted; its answer does not depend on it.
 enum class Drafts : std::uint8_t {
   as_they_pay,
@@ -74,6 +76,7 @@ struct EngineOptions {
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
   SpeculationOptions speculation{};
+  PlanRecorder* plan_recorder = nullptr;  ///< notes every plan; outlives the engine
 };
 
 /// Everything fixed that an engine is built from; it outlives the engine.

@@ -157,6 +157,12 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time,
   plan.clear();
   fault_row_ = 0;
   const luna_status status = scheduler_->plan(scheduler_.self(), &snapshot, &answer_, &err_);
+  if (recorder_ != nullptr) {
+    luna_plan noted = answer_;  // the plugin was given the table
+    noted.n_actions_max = static_cast<std::uint32_t>(actions_.size());
+    noted.actions = actions_.data();
+    recorder_->record(snapshot, noted, status);
+  }
   if (status < 0) return PlanFault::call_failed;
   const PlanFault fault = check(plan);
   if (fault != PlanFault::none) return fault;

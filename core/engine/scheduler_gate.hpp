@@ -1,6 +1,7 @@
 // The border to the scheduler plugin: shows it the engine's tables, and lets no illegal answer in.
 #pragma once
 
+#include "core/engine/plan_record.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/step_cost.hpp"
 #include "core/engine/step_plan.hpp"
@@ -69,6 +70,8 @@ class SchedulerGate {
                 const SequenceTable& sequences,
                 const KvPool& pool);
 
+  /// Every plan is noted there from now on; it outlives the gate.
+  void record_to(PlanRecorder& recorder) { recorder_ = &recorder; }
   /// One call of the plugin. On PlanFault::none `plan` holds what to do; otherwise nothing of the
   /// answer may be carried out, and fault_row() names the row of the action at fault.
   PlanFault ask(const SnapshotTime& time, std::span<const DeviceLoad> loads, StepPlan& plan);
@@ -91,6 +94,7 @@ class SchedulerGate {
   const GateLimits limits_;
   const SequenceTable& sequences_;
   const KvPool& pool_;
+  PlanRecorder* recorder_ = nullptr;
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;
   std::vector<luna_action> actions_;

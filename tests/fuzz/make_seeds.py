@@ -80,9 +80,29 @@ def tcp_frames() -> list[bytes]:
     return [*frames, address, hello]
 
 
+def plan_files() -> list[bytes]:
+    """Recordings of one plan and of none (the fuzzer puts the hashes in)."""
+    digest = bytes(32)
+    text = b'policy = "static"\n'
+    head = b"LUNAPLAN" + struct.pack("<10I", 1, 120, 32, 24, 104, 88, 24, 20, 16, len(text)) + text + digest
+    snapshot = struct.pack("<12I2Q4Q4IQ", 120, 104, 88, 24, 20, 1, 1, 0, 0, 64, 8, 32, 1, 1000, 0, 0, 0, 0, 0, 1, 16,
+                           0, 0)
+    request = struct.pack("<3Q18IQ", 1, 5, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 8, *[0] * 7, 0xFFFFFFFF, 0)
+    device = struct.pack("<2I2Q2IfIQ3f6I4x", 0, 0, 10, 20, 4, 8, 0.5, 0, 0, 3e6, 2e5, 100.0, 0, 0, 1, 0, 0, 0)
+    action = struct.pack("<IHHIIII", 0, 1, 0, 0, 0, 10, 0)
+    literal = struct.pack("<2I", 1, 0xFFFFFFFF)
+    same = struct.pack("<2I", 1, 0)
+    answer = struct.pack("<4I2QiI", 32, 64, 1, 0, 0, 0, 0, 1)
+    bodies = [snapshot + answer + literal + request + literal + device + action, snapshot + answer + same * 2 + action]
+    records = [struct.pack("<2I", len(body), 1) + body + digest for body in bodies]
+    end = struct.pack("<2IB", 1, 2, 1) + digest
+    return [head + records[0] + records[1] + end, head + end]
+
+
 def main() -> None:
     seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
     seeds["tcp_frame"] = tcp_frames()
+    seeds["plan_file"] = plan_files()
     seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]
     seeds["shard_manifest"] = shard_manifests()
     for name, inputs in seeds.items():

@@ -28,6 +28,7 @@ def config_text(
     n_threads: int = 1,
     memory: str = "600 MiB",
     transport: str = "auto",
+    policy: str = "static",
 ) -> str:
     """A configuration with the given model over n CPU devices; n_threads 0: all there are."""
     names = [f"cpu{i}" for i in range(n_devices)]
@@ -52,9 +53,9 @@ role = "generate"
 model = "{MODEL_NAME}"
 
 [scheduler]
-policy = "static"
+policy = "{policy}"
 
-[scheduler.static]
+[scheduler.{policy}]
 {policy_keys}
 
 [transport]
