@@ -1,5 +1,6 @@
 // The CPU backend: devices are teams of bound threads with a share of the host's memory.
 #include "executable.hpp"
+#include "weight_share.hpp"
 
 #include <luna/backend.hpp>
 
@@ -18,10 +19,22 @@ constexpr std::size_t kBuffersMax = 1 << 10;  // three a model
 constexpr std::uint32_t kThreadsMax = 256;
 constexpr std::uint64_t kTouchStep = 4096;  // the smallest page
 
+constexpr luna_param kParams[] = {
+    param(LUNA_TYPE_BOOL,
+          "share_weights",
+          "false",
+          nullptr,
+          nullptr,
+          nullptr,
+          "Weights that equal another device's in this process, to the byte, use its memory; each "
+          "device's budget is charged all the same."),
+};
+
 class CpuDevice final : public KvBlockDevice {
  public:
-  CpuDevice(Host host, const luna_device_open& options)
-      : budget_(options.memory_bytes),
+  CpuDevice(Host host, const luna_device_open& options, bool shares_weights)
+      : shares_weights_(shares_weights),
+        budget_(options.memory_bytes),
         weights_(kWeightsMax),
         buffers_(kBuffersMax),
         team_(options.n_threads, options.first_cpu, activity_),
@@ -75,6 +88,7 @@ class CpuDevice final : public KvBlockDevice {
       return Error{Code::invalid_argument,
                    "weight_end: " + std::to_string(weight->n_rows_loaded) + " rows of " +
                        std::to_string(weight->desc.n_rows) + " were loaded"};
+    if (shares_weights_) WeightShare::of_process().share(*weight);
     weight->is_complete = true;
     return {};
   }
@@ -141,6 +155,7 @@ class CpuDevice final : public KvBlockDevice {
     team_.run_and_wait([&](std::uint32_t thread) { touch(weight.packed.data, bytes, thread); });
   }
 
+  const bool shares_weights_;
   MemoryBudget budget_;
   WeightArena arena_;
   TeamActivity activity_;
@@ -182,12 +197,12 @@ class CpuBackend {
  public:
   using OpenDevice = CpuDevice;
 
-  static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings&) {
+  static Result<std::unique_ptr<CpuBackend>> create(Host host, const Settings& settings) {
     const char* why = nullptr;
     const char* const isa = std::getenv("LUNA_ISA");
     if (isa != nullptr && kernels::find_kernels(isa, &why) == nullptr)
       return Error{Code::unsupported, std::string("LUNA_ISA = ") + isa + ": " + why};
-    return std::unique_ptr<CpuBackend>(new CpuBackend(host));
+    return std::unique_ptr<CpuBackend>(new CpuBackend(host, settings.flag("share_weights")));
   }
 
   std::optional<luna_device_info> device_info(std::uint32_t index) {
@@ -217,15 +232,16 @@ class CpuBackend {
       return Error{Code::invalid_argument,
                    "n_threads = " + std::to_string(chosen.n_threads) + ": must be in 0.." +
                        std::to_string(kThreadsMax)};
-    return std::unique_ptr<Device>(new CpuDevice(host_, chosen));
+    return std::unique_ptr<Device>(new CpuDevice(host_, chosen, shares_weights_));
   }
 
  private:
-  explicit CpuBackend(Host host) : host_(host) {}
+  CpuBackend(Host host, bool shares_weights) : host_(host), shares_weights_(shares_weights) {}
   Host host_;
+  bool shares_weights_;
 };
 
-constexpr luna_backend_if kTable = make_backend_table<CpuBackend>();
+constexpr luna_backend_if kTable = make_backend_table<CpuBackend>(kParams);
 
 }  // namespace
 }  // namespace luna::cpu

@@ -80,6 +80,10 @@ PagePopulator::PagePopulator(const Mapping& mapping,
         }
       }) {}
 
+void give_pages_back(std::byte* data, std::uint64_t bytes) {
+  madvise(data, bytes / kPieceAlign * kPieceAlign, MADV_DONTNEED);
+}
+
 Result<ArenaPiece> WeightArena::take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t size = round_up(bytes, kPieceAlign);

@@ -59,6 +59,12 @@ struct ArenaPiece {
   std::byte* data = nullptr;
 };
 
+/// Gives the whole pages of a piece back to the system; what lay there reads as zero. The addresses
+/// stay the piece's.
+///
+/// data  at the beginning of a page
+void give_pages_back(std::byte* data, std::uint64_t bytes);
+
 /// Weights one after the other in large chunks, in the order they are loaded, which is the order a
 /// step reads them in. [main]
 class WeightArena {

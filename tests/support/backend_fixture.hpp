@@ -191,16 +191,27 @@ class TestProgram;
 /// An open device. A resource.
 class TestDevice {
  public:
+  struct Setup {
+    std::uint32_t n_threads = 1;
+    std::uint64_t memory_bytes = std::uint64_t{1} << 32;
+    bool shares_weights = false;  ///< a setting of the cpu backend
+  };
+
   explicit TestDevice(const std::string& backend,
                       std::uint32_t n_threads = 1,
                       std::uint64_t memory_bytes = std::uint64_t{1} << 32)
-      : table_(backend_table(backend)) {
+      : TestDevice(backend, Setup{n_threads, memory_bytes, false}) {}
+  TestDevice(const std::string& backend, const Setup& setup) : table_(backend_table(backend)) {
     luna_err err = make_err();
-    EXPECT_EQ(table_->head.create(test_host(), nullptr, 0, &self_, &err), LUNA_OK) << err.text;
+    luna_kv shares{};
+    shares.key = to_abi("share_weights");
+    shares.type = LUNA_TYPE_BOOL;
+    shares.i = setup.shares_weights ? 1 : 0;
+    EXPECT_EQ(table_->head.create(test_host(), &shares, 1, &self_, &err), LUNA_OK) << err.text;
     luna_device_open options{};
     options.struct_size = sizeof(options);
-    options.memory_bytes = memory_bytes;
-    options.n_threads = n_threads;
+    options.memory_bytes = setup.memory_bytes;
+    options.n_threads = setup.n_threads;
     EXPECT_EQ(table_->open(self_, &options, &device_, &err), LUNA_OK) << err.text;
   }
   TestDevice(const TestDevice&) = delete;
