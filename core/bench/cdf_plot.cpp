@@ -1,14 +1,17 @@
 #include "core/bench/cdf_plot.hpp"
 
+#include "core/bench/svg_text.hpp"
+
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <initializer_list>
 #include <optional>
 #include <span>
 
 namespace luna::bench {
 namespace {
+
+using svg_text::escaped;
+using svg_text::format;
+using svg_text::tick_step;
 
 // Pixels.
 constexpr double kPanelWidth = 420, kPanelHeight = 270;
@@ -18,39 +21,6 @@ constexpr double kPlotWidth = kPanelWidth - kLeft - kRight;
 constexpr double kPlotHeight = kPanelHeight - kTop - kBottom;
 // A curve of more points than pixels shows no more.
 constexpr std::size_t kPointsMax = 400;
-constexpr int kTicks = 4;
-
-std::string format(const char* pattern, std::initializer_list<double> values) {
-  std::array<double, 4> v{};
-  std::copy_n(values.begin(), std::min(values.size(), v.size()), v.begin());
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), pattern, v[0], v[1], v[2], v[3]);
-  return text.data();
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (static_cast<unsigned char>(c) >= 0x20)
-      out += c;
-  }
-  return out;
-}
-
-/// 1, 2 or 5 times a power of ten, so that about kTicks of it make the whole.
-double tick_step(double whole) {
-  const double raw = whole / kTicks;
-  const double power = std::pow(10.0, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (raw <= factor * power) return factor * power;
-  return 10 * power;
-}
 
 /// One panel's picture; x in milliseconds from 0 to `x_max_`, y from 0 to 1.
 class Panel {
