@@ -72,6 +72,7 @@ struct App::Impl {
   Result<void> find_plugins();
   Result<void> open_devices();
   [[nodiscard]] std::vector<model::Device*> devices_of(const config::ModelSettings& model) const;
+  [[nodiscard]] const ServedModel* find_model(const std::string& name) const;
   Result<void> load_models();
   Result<void> build_pipeline();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
@@ -98,7 +99,7 @@ Result<void> App::Impl::find_plugins() {
 }
 
 Result<void> App::Impl::open_devices() {
-  std::uint32_t next_cpu = 0;
+  std::uint32_t next_cpu = options.first_cpu;
   for (const config::DeviceSettings& wanted : settings.devices) {
     LUNA_TRY(OpenDevice opened, open_device(*catalog, wanted, next_cpu));
     next_cpu += wanted.n_threads;
@@ -147,6 +148,12 @@ std::vector<model::Device*> App::Impl::devices_of(const config::ModelSettings& m
     found.push_back(device->device.get());
   }
   return found;
+}
+
+const ServedModel* App::Impl::find_model(const std::string& name) const {
+  for (const auto& model : models)
+    if (model->pipeline_model().name == name) return model.get();
+  return nullptr;
 }
 
 Result<void> App::Impl::load_models() {
@@ -224,9 +231,17 @@ pipeline::Pipeline& App::pipeline() {
   return *impl_->pipeline;
 }
 std::optional<pipeline::PipelineModel> App::model(const std::string& name) const {
-  for (const auto& model : impl_->models)
-    if (pipeline::PipelineModel view = model->pipeline_model(); view.name == name) return view;
-  return std::nullopt;
+  const ServedModel* found = impl_->find_model(name);
+  if (found == nullptr) return std::nullopt;
+  return found->pipeline_model();
+}
+const model::MemoryPlan* App::memory(const std::string& name) const {
+  const ServedModel* found = impl_->find_model(name);
+  return found == nullptr ? nullptr : &found->memory();
+}
+const telemetry::EngineStats* App::stats(const std::string& name) const {
+  const ServedModel* found = impl_->find_model(name);
+  return found == nullptr ? nullptr : &found->stats();
 }
 const telemetry::MetricsPage& App::metrics() const {
   return impl_->metrics;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/config/settings.hpp"
+#include "core/model/memory_plan.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/pipeline/pipeline_model.hpp"
 #include "core/telemetry/health.hpp"
@@ -10,6 +11,7 @@
 #include <luna/result.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -25,6 +27,7 @@ class App {
   struct Options {
     std::vector<std::filesystem::path> plugin_folders;  ///< searched first
     std::string version;
+    std::uint32_t first_cpu = 0;  ///< position of the first device's first core
   };
 
   /// Holds nothing yet but its state, which probes may ask for while load() works.
@@ -43,6 +46,9 @@ class App {
   [[nodiscard]] pipeline::Pipeline& pipeline();
   /// A model of the pipeline, by its name there.
   [[nodiscard]] std::optional<pipeline::PipelineModel> model(const std::string& name) const;
+  /// What it takes of its devices, and what its engine counts; null: there is no such model.
+  [[nodiscard]] const model::MemoryPlan* memory(const std::string& name) const;
+  [[nodiscard]] const telemetry::EngineStats* stats(const std::string& name) const;
   [[nodiscard]] const telemetry::MetricsPage& metrics() const;
   /// False when an engine or the pipeline can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;

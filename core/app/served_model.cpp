@@ -278,6 +278,10 @@ const telemetry::EngineStats& ServedModel::stats() const {
   return impl_->stats;
 }
 
+const model::MemoryPlan& ServedModel::memory() const {
+  return impl_->model->memory();
+}
+
 void ServedModel::stop() {
   if (impl_->engine) impl_->engine->stop();
 }

@@ -53,6 +53,8 @@ class ServedModel {
 
   [[nodiscard]] pipeline::PipelineModel pipeline_model() const;
   [[nodiscard]] const telemetry::EngineStats& stats() const;
+  /// What the model takes of its devices, a draft model not counted.
+  [[nodiscard]] const model::MemoryPlan& memory() const;
   /// Ends every sequence and the engine thread. [main]
   void stop();
 
