@@ -1,5 +1,6 @@
 // The CPU backend: devices are teams of bound threads with a share of the host's memory.
 #include "executable.hpp"
+#include "slice_service.hpp"
 #include "weight_share.hpp"
 
 #include <luna/backend.hpp>
@@ -30,7 +31,7 @@ constexpr luna_param kParams[] = {
           "device's budget is charged all the same."),
 };
 
-class CpuDevice final : public KvBlockDevice {
+class CpuDevice final : public SlicingDevice {
  public:
   CpuDevice(Host host, const luna_device_open& options, bool shares_weights)
       : shares_weights_(shares_weights),
@@ -119,6 +120,15 @@ class CpuDevice final : public KvBlockDevice {
     return KvCopier(memory, part).from(bytes);
   }
 
+  Result<std::uint64_t> slice_message_bytes(const luna_program& program) override {
+    LUNA_TRY(const SliceShape shape, sliced_shape(program));
+    return cpu::slice_message_bytes(shape);
+  }
+  Result<std::uint64_t> slice_service_bytes(const luna_program& program) override {
+    LUNA_TRY(const SliceShape shape, sliced_shape(program));
+    return service_bytes_of(shape);
+  }
+
   Result<std::unique_ptr<Executable>> compile(const luna_program& program,
                                               std::span<const std::uint64_t> weights) override {
     for (std::uint32_t i = 0; i < program.n_ops; ++i)
@@ -130,6 +140,12 @@ class CpuDevice final : public KvBlockDevice {
  private:
   static Error unknown_weight(std::uint64_t handle) {
     return {Code::invalid_argument, "there is no weight " + std::to_string(handle)};
+  }
+  static Result<SliceShape> sliced_shape(const luna_program& program) {
+    LUNA_TRY(check_kv_type(program.kv));
+    const SliceShape shape = slice_shape_of(program);
+    if (shape.n_heads != 0) return shape;
+    return Error{Code::invalid_argument, "the program attends to nothing: it has no slices"};
   }
   Result<KvMemory> kv_memory(const luna_kv_part& part) const {
     LUNA_TRY(check_kv_type(*part.layout));

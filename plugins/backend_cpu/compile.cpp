@@ -280,6 +280,10 @@ class ScheduleCompiler {
     if (group_heads > 16)
       return Error{Code::unsupported,
                    std::to_string(group_heads) + " query heads a KV head: at most 16 are built"};
+    if (width_ == Width::sliced) {
+      describe_attention(op, &append(op, Action::attend_tiles, Split::tiles));
+      return {};
+    }
     const Split split = width_ == Width::narrow ? Split::heads : Split::head_parts;
     describe_attention(op, &append(op, Action::attend, split));
     if (split == Split::head_parts) describe_attention(op, &append(op, Action::merge_parts, split));

@@ -1,5 +1,7 @@
 #include "executable.hpp"
 
+#include "slice_service.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,8 +43,11 @@ struct ArenaPlan {
 /// Room for any one of the schedules.
 ArenaPlan plan_arena(const Schedules& schedules) {
   ArenaPlan plan;
-  for (const Schedule* s :
-       {&schedules.narrow, &schedules.narrow_long, &schedules.wide, &schedules.observing}) {
+  for (const Schedule* s : {&schedules.narrow,
+                            &schedules.narrow_long,
+                            &schedules.wide,
+                            &schedules.observing,
+                            &schedules.sliced}) {
     plan.shared_bytes = std::max(plan.shared_bytes, round_up(s->shared_bytes, kPage));
     plan.private_stride = std::max(plan.private_stride, round_up(s->private_bytes, kPage));
   }
@@ -56,6 +61,9 @@ Result<Schedules> compile_schedules(const CompileInput& input) {
   LUNA_TRY(schedules.narrow_long, compile_schedule(input, Width::narrow_long));
   if (program.n_rows_max > kNarrowRows) {
     LUNA_TRY(schedules.wide, compile_schedule(input, Width::wide));
+  }
+  if (step_bounds(program).can_slice) {
+    LUNA_TRY(schedules.sliced, compile_schedule(input, Width::sliced));
   }
   if (step_bounds(program).can_prune) {
     LUNA_TRY(schedules.observing, compile_schedule(input, Width::observing));
@@ -214,6 +222,7 @@ Result<void> CpuExecutable::allocate(std::uint64_t bytes) {
     c.team = services_.team;
     c.kernels = &kernels::select_kernels();
     c.host = services_.host;
+    c.slices.serial = &slice_serial_;
     c.shared = arena_.data();
     c.private_memory = arena_.data() + shared_bytes_;
     c.private_stride = private_stride_;
@@ -230,6 +239,7 @@ Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) co
   context->logits = nullptr;
   context->candidates = nullptr;
   context->comm = nullptr;
+  context->slices.peers = nullptr;
   for (std::uint32_t i = 0; i < step.n_binds; ++i) {
     const luna_bind& bind = step.binds[i];
     if (bind.slot >= abi_.n_slots)
@@ -239,6 +249,12 @@ Result<void> CpuExecutable::bind(const luna_step& step, StepContext* context) co
     const std::uint32_t kind = abi_.slots[bind.slot].kind;
     if (kind == LUNA_SLOT_COMM) {
       context->comm = static_cast<const luna_comm*>(bind.comm);
+      continue;
+    }
+    if (kind == LUNA_SLOT_SLICES) {
+      context->slices.peers = static_cast<const luna_slice_peers*>(bind.comm);
+      if (LUNA_HAS(context->slices.peers, luna_slice_peers, comms))
+        bounds.n_slice_peers = std::min(context->slices.peers->n_peers, LUNA_SLICE_PEERS_MAX);
       continue;
     }
     const Buffer* buffer = services_.buffers->find(bind.buffer);
@@ -284,6 +300,7 @@ AttendOrderRules CpuExecutable::attend_rules() const {
 /// than threads: attention is cut within heads if that frees the busiest thread of more than two
 /// barriers cost.
 const Schedule* CpuExecutable::schedule_for(const luna_step& step, const AttendOrder& order) const {
+  if (!slices_of(step).empty()) return &schedules_.sliced;
   for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
     const luna_seq_prune prune = prune_of(step, seq);
     if (prune.n_observed != 0 || prune.n_keep != 0) return &schedules_.observing;
@@ -307,6 +324,23 @@ const Schedule* CpuExecutable::schedule_for(const luna_step& step, const AttendO
                                                            : &schedules_.narrow;
 }
 
+Result<std::unique_ptr<SliceService>> CpuExecutable::serve(std::uint64_t buffer,
+                                                           const luna_comm& comm) {
+  const Buffer* kv = services_.buffers->find(buffer);
+  if (kv == nullptr || kv->kind != LUNA_BUFFER_KV)
+    return Error{Code::invalid_argument, "serve: there is no KV buffer " + std::to_string(buffer)};
+  SliceServiceOptions options;
+  options.comm = &comm;
+  options.host = services_.host;
+  options.budget = services_.budget;
+  options.cpus = services_.team->cpus();
+  options.kv.shape = kv_shape_of(abi_.kv);
+  options.kv.base = kv->memory.data();
+  options.kv.block_bytes = kv_block_bytes_of(abi_.kv);
+  options.n_kv_blocks = kv->bytes / options.kv.block_bytes;
+  return CpuSliceService::make(abi_, options);
+}
+
 Result<void> CpuExecutable::submit(const luna_step& step) {
   if (n_pending_.load(std::memory_order_acquire) == kPendingMax)
     return Error{Code::exhausted,
@@ -315,9 +349,11 @@ Result<void> CpuExecutable::submit(const luna_step& step) {
   StepContext& context = pending.context;
   LUNA_TRY(bind(step, &context));
   context.step = step;
-  context.attend_order.find(step, attend_rules_);
+  if (slices_of(step).empty()) context.attend_order.find(step, attend_rules_);
   context.schedule = schedule_for(step, context.attend_order);
   context.status.store(LUNA_OK, std::memory_order_relaxed);
+  context.slices.status = LUNA_OK;
+  context.slices.failed = 0;
   context.wait_ns = 0;
   n_pending_.fetch_add(1, std::memory_order_acq_rel);
   const TeamJob job{
@@ -339,6 +375,10 @@ void CpuExecutable::finish(void* context) {
   result.struct_size = sizeof(result);
   result.status = c.status.load(std::memory_order_relaxed);
   result.message = result.status == LUNA_OK ? "" : "communication with another device failed";
+  if (result.status == LUNA_OK && c.slices.status != LUNA_OK) {
+    result.status = c.slices.status;
+    result.message = c.slices.message;
+  }
   result.wait_ns = c.wait_ns;
   result.busy_ns = c.host.now_ns() - c.start_ns - c.wait_ns;
   const auto done = c.step.done;

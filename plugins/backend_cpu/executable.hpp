@@ -42,17 +42,19 @@ struct Schedules {
   Schedule narrow_long;
   Schedule wide;
   Schedule observing;
+  Schedule sliced;
 };
 
 /// Bytes a program takes beside its weights and KV.
 Result<std::uint64_t> scratch_bytes_of(const luna_program& program, std::uint32_t n_threads);
 
-class CpuExecutable final : public Executable {
+class CpuExecutable final : public SlicingExecutable {
  public:
   static Result<std::unique_ptr<Executable>> make(const luna_program& program,
                                                   std::span<const std::uint64_t> weights,
                                                   const DeviceServices& services);
   Result<void> submit(const luna_step& step) override;
+  Result<std::unique_ptr<SliceService>> serve(std::uint64_t buffer, const luna_comm& comm) override;
 
  private:
   /// Steps one program may have under way: core has at most eight in flight.
@@ -84,7 +86,8 @@ class CpuExecutable final : public Executable {
   std::uint64_t private_stride_ = 0;
   std::uint64_t shared_bytes_ = 0;
   std::array<Pending, kPendingMax> pending_;
-  std::uint32_t next_ = 0;  // [step]
+  std::uint32_t next_ = 0;          // [step]
+  std::uint32_t slice_serial_ = 0;  // the leader's
   std::atomic<std::uint32_t> n_pending_{0};
 };
 

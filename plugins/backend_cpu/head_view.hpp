@@ -1,17 +1,10 @@
 // What ops on heads share: a sequence's KV, its runs of rows, the arguments of attention.
 #pragma once
 
+#include "slice_tile.hpp"
 #include "step_thread.hpp"
 
 namespace luna::cpu {
-
-/// Consecutive rows of one sequence at consecutive positions.
-struct RowRun {
-  std::uint32_t seq = 0;
-  std::uint32_t first_row = 0;
-  std::uint32_t n_rows = 0;
-  std::uint32_t first_slot = 0;
-};
 
 /// A thread's view of heads and KV. A value for the length of an op.
 class HeadView : public ThreadView {

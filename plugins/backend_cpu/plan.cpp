@@ -1,6 +1,7 @@
 // Phases and memory of a schedule.
 #include "attend_share.hpp"
 #include "schedule.hpp"
+#include "slice_tile.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -84,12 +85,17 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
 
 void form_phases(Schedule* schedule) {
   std::vector<Access> phase;  // of the ops of the phase so far
+  const auto is_alone = [&](std::uint32_t op) {
+    return schedule->ops[op].action == Action::attend_tiles;
+  };
   for (std::uint32_t i = 0; i < schedule->ops.size(); ++i) {
     const std::vector<Access> own = accesses_of(*schedule, schedule->ops[i]);
-    const bool meets = std::any_of(own.begin(), own.end(), [&](const Access& a) {
-      return std::any_of(
-          phase.begin(), phase.end(), [&](const Access& b) { return conflicts(a, b); });
-    });
+    const bool meets = (i != 0 && (is_alone(i) || is_alone(i - 1))) ||
+                       std::any_of(own.begin(), own.end(), [&](const Access& a) {
+                         return std::any_of(phase.begin(), phase.end(), [&](const Access& b) {
+                           return conflicts(a, b);
+                         });
+                       });
     if (meets) {
       schedule->phase_ends.push_back(i);
       phase.clear();
@@ -168,7 +174,8 @@ class MemoryPlan {
     s_.parts = take_private(2 * s_.part_bytes);
     s_.log_sum_exps = take_shared(exponent_bytes_);
     s_.prune_lists = take_private(prune_bytes_);
-    if (s_.part_bytes != 0)
+    take_slice_memory();
+    if (s_.part_bytes != 0 || width_ == Width::sliced)
       s_.part_lists = take_private(n_partitions_of(p_.n_positions_max) *
                                    (sizeof(kernels::TreeNode) + sizeof(const float*)));
     for (CompiledOp& op : s_.ops)
@@ -210,6 +217,10 @@ class MemoryPlan {
         if (op.split == Split::head_parts)
           s_.part_bytes = std::max(s_.part_bytes, part_bytes_of(op.n_heads));
         break;
+      case Action::attend_tiles:
+        kernel_bytes_ = std::max(kernel_bytes_,
+                                 kernels::attend_scratch_bytes(static_cast<int>(p_.kv.head_dim)));
+        break;
       case Action::observe:
         exponent_bytes_ =
             std::max(exponent_bytes_, sizeof(float) * op.n_heads * rows_max_of(p_, width_, x.rows));
@@ -234,6 +245,15 @@ class MemoryPlan {
       default:
         break;
     }
+  }
+  void take_slice_memory() {
+    if (width_ != Width::sliced) return;
+    s_.slice_shape = slice_shape_of(p_);
+    if (s_.slice_shape.n_heads == 0) return;
+    const std::uint64_t n = tile_list_max(s_.slice_shape);
+    s_.slice_tile = take_shared(sizeof(SliceTile) + n * (sizeof(TileRun) + sizeof(TilePart)));
+    s_.slice_states = take_shared(tile_state_bytes(s_.slice_shape));
+    s_.slice_request = take_shared(slice_message_bytes(s_.slice_shape));
   }
   /// States that one thread leaves of one unit, of all its rows and heads.
   [[nodiscard]] std::uint64_t part_bytes_of(std::uint64_t n_heads) const {

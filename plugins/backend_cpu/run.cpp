@@ -42,6 +42,8 @@ class StepThread : public ThreadView {
       case Action::attend:
       case Action::merge_parts:
         return run_head_op(*this, op);
+      case Action::attend_tiles:
+        return run_slice_op(*this, op);
       case Action::observe:
       case Action::prune:
         return run_prune_op(*this, op);

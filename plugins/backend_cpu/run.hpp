@@ -3,6 +3,7 @@
 
 #include "attend_order.hpp"
 #include "schedule.hpp"
+#include "slice_wire.hpp"
 #include "thread_team.hpp"
 
 #include <luna/abi/transport.h>
@@ -17,6 +18,17 @@ struct KvPool {
   kernels::KvShape shape;
   std::byte* base = nullptr;
   std::uint64_t block_bytes = 0;  // of a whole block, all layers
+};
+
+/// What a step with slices needs beside its arrays.
+struct SliceContext {
+  const luna_slice_peers* peers = nullptr;
+  std::uint32_t* serial = nullptr;  // of the executable's requests
+  // Written by the leader alone. The first failure: the step goes on, so that what else it sends
+  // and receives stays in order, and ends with it.
+  luna_status status = LUNA_OK;
+  const char* message = "";
+  std::uint64_t failed = 0;  // a bit for each peer that is asked no more
 };
 
 /// One step under way. Filled by submit(); read by all threads of the team.
@@ -34,6 +46,7 @@ struct StepContext {
   float* logits = nullptr;              // [n_out_rows_max, vocab]
   std::uint32_t* candidates = nullptr;  // [n_out_rows_max, k + 1, 2]
   const luna_comm* comm = nullptr;
+  SliceContext slices;
   // Written by the leader alone; once it has failed, nobody computes, all still meet.
   std::atomic<luna_status> status{LUNA_OK};
   std::uint64_t start_ns = 0;

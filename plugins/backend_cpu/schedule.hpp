@@ -3,12 +3,14 @@
 //
 // Each program is compiled several times: `narrow` for steps of few rows, where every thread
 // computes norms and quantized rows for itself to save barriers; `narrow_long`, the same with
-// attention cut within heads, for KV that is long enough to be worth two more barriers; and `wide`,
-// where rows are shared out. All give the same bits: an op's value never depends on who computes
+// attention cut within heads, for KV that is long enough to be worth two more barriers; `wide`,
+// where rows are shared out; `observing` for steps that prune; and `sliced` for those with KV on
+// other devices. All give the same bits: an op's value never depends on who computes
 // it.
 #pragma once
 
 #include "kernels/cpu/kernel_set.hpp"
+#include "slice_wire.hpp"
 #include "weight.hpp"
 
 #include <luna/op_program.hpp>
@@ -25,7 +27,7 @@ inline constexpr std::uint32_t kNarrowRows = 8;
 /// Rows of one sequence that one attention task takes in a wide step.
 inline constexpr std::uint32_t kAttendTaskRows = 8;
 
-enum class Width : std::uint8_t { narrow, narrow_long, wide, observing };
+enum class Width : std::uint8_t { narrow, narrow_long, wide, observing, sliced };
 constexpr bool is_narrow(Width width) {
   return width == Width::narrow || width == Width::narrow_long;
 }
@@ -39,9 +41,10 @@ enum class Action : std::uint8_t {
   rope,
   kv_write,
   attend,
-  merge_parts,  // of attention: states joined where a cut fell within a unit
-  observe,      // kv_prune, first half: masses
-  prune,        // second half: what is kept moves together
+  merge_parts,   // of attention: states joined where a cut fell within a unit
+  attend_tiles,  // attention of steps with slices: alone in its phase, with barriers of its own
+  observe,       // kv_prune, first half: masses
+  prune,         // second half: what is kept moves together
   act_mul,
   add,
   scale,
@@ -67,6 +70,7 @@ enum class Split : std::uint8_t {
   columns,       // contiguous ranges of strips of 16 columns
   heads,         // contiguous ranges of (sequence, KV head)
   head_parts,    // (sequence, KV head, rows, partitions) cut by cost
+  tiles,         // tile after tile, dealt out in turn within each
   partitions,    // (sequence, KV head, partition) dealt out in turn
   sequences,     // dealt out in turn
   chunks,        // contiguous ranges of chunks of columns: mostly the thread's own columns
@@ -144,6 +148,10 @@ struct Schedule {
   std::uint64_t log_sum_exps = 0;    // offset: observing: [n_kv_heads][n_rows][heads of a KV head]
   std::uint64_t prune_lists = 0;     // offset within a thread's memory: three numbers a slot
   std::uint64_t part_lists = 0;      // offset within a thread's memory: a unit's nodes and states
+  SliceShape slice_shape;            // sliced: of the op with most heads
+  std::uint64_t slice_tile = 0;      // offset: SliceTile, then its runs and parts
+  std::uint64_t slice_states = 0;    // offset: states of a tile
+  std::uint64_t slice_request = 0;   // offset: what is sent to a peer
 };
 
 /// What both schedules of a program share.

@@ -92,6 +92,8 @@ class ThreadView {
 
 /// rope, kv_write, attend or merge_parts, by the op's split (run_heads.cpp).
 void run_head_op(const ThreadView& view, const CompiledOp& op);
+/// attend_tiles (run_slices.cpp).
+void run_slice_op(const ThreadView& view, const CompiledOp& op);
 /// observe or prune (run_prune.cpp).
 void run_prune_op(const ThreadView& view, const CompiledOp& op);
 

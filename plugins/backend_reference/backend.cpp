@@ -95,6 +95,9 @@ class ReferenceDevice final : public KvBlockDevice {
     for (std::uint32_t i = 0; i < program.n_ops; ++i)
       if (Result<void> can = supports(program, i); !can)
         return can.error().in(op_name(program.ops[i].op));
+    if (step_bounds(program).can_slice)
+      return Error{Code::unsupported,
+                   "slices: the reference backend attends to what lies on its device alone"};
     return ReferenceExecutable::make(program, weights, services_);
   }
 

@@ -155,6 +155,7 @@ struct StepInput {
   std::vector<std::uint32_t> out_rows, out_flags;
   std::vector<luna_kv_copy> kv_copies;
   std::vector<luna_seq_prune> seq_prunes;  // empty, or one a sequence
+  std::vector<luna_slice> slices;          // ascending
   std::uint32_t table_stride = 0;
 
   explicit StepInput(std::uint32_t stride) : table_stride(stride) {}
@@ -365,6 +366,8 @@ class TestProgram {
     step.n_kv_copies = static_cast<std::uint32_t>(in.kv_copies.size());
     step.kv_copies = in.kv_copies.data();
     step.seq_prunes = in.seq_prunes.empty() ? nullptr : in.seq_prunes.data();
+    step.slices = in.slices.data();
+    step.n_slices = static_cast<std::uint32_t>(in.slices.size());
     step.out_rows = in.out_rows.data();
     step.out_flags = in.out_flags.data();
     step.binds = binds_.data();

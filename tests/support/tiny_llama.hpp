@@ -17,6 +17,9 @@ struct LlamaShape {
   std::uint32_t block_tokens = 32;
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t prune_group_layers = 0;  // 0: no kv_prune
+  std::uint32_t window = 0;
+  float softcap = 0.0F;
+  bool has_slices = false;
   std::uint32_t n_rows_max = 64;
   std::uint32_t n_positions_max = 600;
   std::uint32_t rope_style = LUNA_ROPE_INTERLEAVED;
@@ -74,6 +77,7 @@ class TinyLlama {
                  shape_.prune_group_layers == 0 ? 0 : LUNA_KV_OBSERVED};
     ProgramBuilder b(limits);
     b.kv_copy();
+    if (shape_.has_slices) b.allow_slices();
     const ViewId table = b.weight(0, shape_.vocab, shape_.hidden);
     const ViewId x = part.receives ? b.recv(shape_.hidden, 0, 7) : b.embed(table);
     const ViewId frequencies = b.constant(frequencies_);
@@ -133,7 +137,8 @@ class TinyLlama {
                     {shape_.n_kv_heads, shape_.head_dim, shape_.head_dim, shape_.rope_style, 1.0F});
     b.kv_write(k, v, layer);
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
-    const ViewId attended = b.attend(q, {layer, shape_.n_heads, scale, 0, 0.0F});
+    const ViewId attended =
+        b.attend(q, {layer, shape_.n_heads, scale, shape_.window, shape_.softcap});
     if (const std::uint32_t group = shape_.prune_group_layers; group != 0)
       b.kv_prune(q,
                  {layer,

@@ -41,6 +41,23 @@ class Executable {
   virtual Result<void> submit(const luna_step& step) = 0;
 };
 
+/// Answers the queries of one owner, on a thread of its own. Its end waits for that of its
+/// communicator. A resource, owned by core through a handle.
+class SliceService {
+ public:
+  SliceService() = default;
+  SliceService(const SliceService&) = delete;
+  SliceService& operator=(const SliceService&) = delete;
+  virtual ~SliceService() = default;
+};
+
+/// A compiled program whose steps may have slices, and whose device serves those of others.
+class SlicingExecutable : public Executable {
+ public:
+  virtual Result<std::unique_ptr<SliceService>> serve(std::uint64_t buffer,
+                                                      const luna_comm& comm) = 0;  // [main]
+};
+
 /// Memory from Device::alloc().
 struct DeviceBuffer {
   std::uint64_t handle = 0;
@@ -84,9 +101,22 @@ class KvBlockDevice : public Device {
   virtual Result<void> kv_import(const luna_kv_part& part, const void* bytes) = 0;  // [any]
 };
 
+/// A device that holds slices too: what it compiles are SlicingExecutables.
+class SlicingDevice : public KvBlockDevice {
+ public:
+  virtual Result<std::uint64_t> slice_message_bytes(const luna_program& program) = 0;  // [any]
+  virtual Result<std::uint64_t> slice_service_bytes(const luna_program& program) = 0;  // [any]
+};
+
 /// Whether Backend says that it opens devices of a kind.
 template <typename Backend, typename Kind>
 concept Opens = std::derived_from<typename Backend::OpenDevice, Kind>;
+
+/// What a program from outside must be before anybody reads it.
+inline Result<void> check_program(const luna_program* program) {
+  if (program == nullptr) return Error{Code::invalid_argument, "the program is missing"};
+  return verify(*program);
+}
 
 /// The C functions of luna.ext.kv_blocks/0.
 struct KvBlockThunks {
@@ -114,10 +144,56 @@ struct KvBlockThunks {
   static constexpr luna_kv_blocks_if kTable = {sizeof(luna_kv_blocks_if), 0, kv_export, kv_import};
 };
 
+/// The C functions of luna.ext.slices/0.
+struct SliceThunks {
+  static SlicingDevice& device_of(void* device) {
+    return static_cast<SlicingDevice&>(*static_cast<Device*>(device));
+  }
+  static luna_status message_bytes(void* device,
+                                   const luna_program* program,
+                                   std::uint64_t* bytes,
+                                   luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      LUNA_TRY(check_program(program));
+      LUNA_TRY(*bytes, device_of(device).slice_message_bytes(*program));
+      return {};
+    });
+  }
+  static luna_status service_bytes(void* device,
+                                   const luna_program* program,
+                                   std::uint64_t* bytes,
+                                   luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      LUNA_TRY(check_program(program));
+      LUNA_TRY(*bytes, device_of(device).slice_service_bytes(*program));
+      return {};
+    });
+  }
+  static luna_status serve(void* executable,
+                           std::uint64_t buffer,
+                           const luna_comm* comm,
+                           void** service,
+                           luna_err* err) noexcept {
+    return fenced(err, [&]() -> Result<void> {
+      if (!LUNA_HAS(comm, luna_comm, all_reduce) || service == nullptr)
+        return Error{Code::invalid_argument, "serve: its communicator is missing"};
+      auto& slicing = static_cast<SlicingExecutable&>(*static_cast<Executable*>(executable));
+      LUNA_TRY(std::unique_ptr<SliceService> made, slicing.serve(buffer, *comm));
+      *service = made.release();
+      return {};
+    });
+  }
+  static void end_service(void* service) noexcept { delete static_cast<SliceService*>(service); }
+  static constexpr luna_slices_if kTable = {
+      sizeof(luna_slices_if), 0, message_bytes, service_bytes, serve, end_service};
+};
+
 template <typename Backend>
 const void* backend_extension(void* /*self*/, const char* id) noexcept {
   if constexpr (Opens<Backend, KvBlockDevice>)
     if (std::string_view(id) == LUNA_EXT_KV_BLOCKS) return &KvBlockThunks::kTable;
+  if constexpr (Opens<Backend, SlicingDevice>)
+    if (std::string_view(id) == LUNA_EXT_SLICES) return &SliceThunks::kTable;
   return nullptr;
 }
 
@@ -290,12 +366,6 @@ struct BackendThunks {
         return Error{Code::invalid_argument, "submit: the step is incomplete"};
       return static_cast<Executable*>(executable)->submit(*step);
     });
-  }
-
- private:
-  static Result<void> check_program(const luna_program* program) {
-    if (program == nullptr) return Error{Code::invalid_argument, "the program is missing"};
-    return verify(*program);
   }
 };
 

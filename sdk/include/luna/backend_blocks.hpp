@@ -297,10 +297,12 @@ struct StepBounds {
   std::uint32_t n_out_rows_max = 0;
   std::uint32_t n_blocks_per_seq_max = 0;
   std::uint32_t n_positions_max = 0;
-  std::uint32_t n_token_ids = 0;   ///< rows of the embedding; 0: the program reads no token ids
-  std::uint32_t block_tokens = 0;  ///< 0: the program has no KV
-  std::uint64_t n_kv_blocks = 0;   ///< of the bound KV buffer
-  bool can_prune = false;          ///< the program has kv_prune
+  std::uint32_t n_token_ids = 0;    ///< rows of the embedding; 0: the program reads no token ids
+  std::uint32_t block_tokens = 0;   ///< 0: the program has no KV
+  std::uint64_t n_kv_blocks = 0;    ///< of the bound KV buffer
+  bool can_prune = false;           ///< the program has kv_prune
+  bool can_slice = false;           ///< it has a slot SLICES
+  std::uint32_t n_slice_peers = 0;  ///< of what is bound to it
 };
 
 /// What a step says of a sequence's pruning; nothing where it says nothing.
@@ -308,6 +310,17 @@ inline luna_seq_prune prune_of(const luna_step& step, std::uint32_t seq) {
   constexpr std::size_t kEnd = offsetof(luna_step, seq_prunes) + sizeof(luna_step::seq_prunes);
   const bool is_told = step.struct_size >= kEnd && step.seq_prunes != nullptr;
   return is_told ? step.seq_prunes[seq] : luna_seq_prune{};
+}
+
+/// A step's slices; none where it says nothing of them.
+inline std::span<const luna_slice> slices_of(const luna_step& step) {
+  constexpr std::size_t kEnd = offsetof(luna_step, n_slices) + sizeof(luna_step::n_slices);
+  if (step.struct_size < kEnd || step.n_slices == 0) return {};
+  return {step.slices, step.n_slices};
+}
+/// Past the last partition of a slice.
+inline std::uint64_t slice_end(const luna_slice& slice) {
+  return std::uint64_t{slice.first_partition} + slice.n_partitions;
 }
 
 /// Checks every index of a step, so that the ops need not. Allocates only to say what is wrong.
@@ -323,11 +336,14 @@ class StepChecker {
         (b_.n_token_ids != 0 && s_.token_ids == nullptr) ||
         (b_.block_tokens != 0 && s_.block_tables == nullptr) ||
         (s_.n_out_rows != 0 && (s_.out_rows == nullptr || s_.out_flags == nullptr)) ||
-        (s_.n_kv_copies != 0 && s_.kv_copies == nullptr))
+        (s_.n_kv_copies != 0 && s_.kv_copies == nullptr) ||
+        (!slices_of(s_).empty() && s_.slices == nullptr))
       return Error{Code::invalid_argument, "step: an array is null"};
     LUNA_TRY(check_rows());
     LUNA_TRY(check_out_rows_and_copies());
-    return check_sequences();
+    LUNA_TRY(check_sequences());
+    LUNA_TRY(check_slices());
+    return b_.block_tokens == 0 ? Result<void>() : check_tables();
   }
 
  private:
@@ -358,15 +374,47 @@ class StepChecker {
       if (first >= end || end > s_.n_rows) return bad("seq_first_row", end);
       for (std::uint32_t i = first + 1; i < end; ++i)
         if (s_.positions[i] <= s_.positions[i - 1]) return bad("positions", s_.positions[i]);
-      if (b_.block_tokens == 0) continue;
+    }
+    return {};
+  }
+  /// They ascend, are closed before the first row of their sequence, and are somebody's.
+  Result<void> check_slices() const {
+    const std::span<const luna_slice> slices = slices_of(s_);
+    if (!slices.empty() && (!b_.can_slice || b_.can_prune)) return bad("n_slices", slices.size());
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      const luna_slice& slice = slices[i];
+      if (slice.seq >= s_.n_seqs) return bad("slices.seq", slice.seq);
+      if (slice.peer >= b_.n_slice_peers) return bad("slices.peer", slice.peer);
+      if (slice.blocks == nullptr || slice.n_partitions == 0 ||
+          slice_end(slice) * LUNA_PARTITION_TOKENS > s_.positions[s_.seq_first_row[slice.seq]])
+        return bad("slices.n_partitions", slice.n_partitions);
+      if (i == 0) continue;
+      const luna_slice& before = slices[i - 1];
+      if (before.seq > slice.seq) return bad("slices.seq", slice.seq);
+      if (before.seq == slice.seq && slice_end(before) > slice.first_partition)
+        return bad("slices.first_partition", slice.first_partition);
+    }
+    return {};
+  }
+  Result<void> check_tables() const {
+    std::span<const luna_slice> slices = slices_of(s_);  // from those of the sequence on
+    for (std::uint32_t s = 0; s < s_.n_seqs; ++s) {
       LUNA_TRY(check_prune(s));
-      const std::uint32_t last_slot = s_.positions[end - 1] - prune_of(s_, s).n_pruned;
+      const std::uint32_t last_row = s_.seq_first_row[s + 1] - 1;
+      const std::uint32_t last_slot = s_.positions[last_row] - prune_of(s_, s).n_pruned;
       const std::uint32_t n_blocks = last_slot / b_.block_tokens + 1;
       if (n_blocks > b_.n_blocks_per_seq_max || n_blocks > s_.block_table_stride)
         return bad("block_table_stride", s_.block_table_stride);
       const std::uint32_t* table =
           s_.block_tables + static_cast<std::size_t>(s) * s_.block_table_stride;
-      for (std::uint32_t block = 0; block < n_blocks; ++block)
+      const std::uint32_t per_partition = LUNA_PARTITION_TOKENS / b_.block_tokens;
+      std::uint64_t block = 0;
+      for (; !slices.empty() && slices[0].seq == s; slices = slices.subspan(1)) {
+        for (; block < std::uint64_t{slices[0].first_partition} * per_partition; ++block)
+          if (table[block] >= b_.n_kv_blocks) return bad("block_tables", table[block]);
+        block = slice_end(slices[0]) * per_partition;
+      }
+      for (; block < n_blocks; ++block)
         if (table[block] >= b_.n_kv_blocks) return bad("block_tables", table[block]);
     }
     return {};
@@ -405,8 +453,10 @@ inline StepBounds step_bounds(const luna_program& p) {
   b.n_out_rows_max = p.n_out_rows_max;
   b.n_blocks_per_seq_max = p.n_blocks_per_seq_max;
   b.n_positions_max = p.n_positions_max;
-  for (std::uint32_t i = 0; i < p.n_slots; ++i)
+  for (std::uint32_t i = 0; i < p.n_slots; ++i) {
     if (p.slots[i].kind == LUNA_SLOT_KV) b.block_tokens = p.kv.block_tokens;
+    if (p.slots[i].kind == LUNA_SLOT_SLICES) b.can_slice = true;
+  }
   for (std::uint32_t i = 0; i < p.n_ops; ++i) {
     if (p.ops[i].op == LUNA_OP_KV_PRUNE) b.can_prune = true;
     if (p.ops[i].op != LUNA_OP_EMBED) continue;

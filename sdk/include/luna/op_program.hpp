@@ -335,6 +335,8 @@ class ProgramBuilder {
     need_slot(LUNA_SLOT_COMM);
     add_op(LUNA_OP_BARRIER, {}, {}, {});
   }
+  /// Lets steps have slices: partitions of attend() that lie on other devices.
+  void allow_slices() { need_slot(LUNA_SLOT_SLICES); }
 
   /// Sets the bytes of weights the last op reads whatever the row count (for planning).
   void set_last_op_bytes(std::uint64_t bytes_fixed) {
@@ -411,7 +413,7 @@ class ProgramBuilder {
 /// candidates) and which one, its place in it and its sizes.
 inline std::string tensor_text(const luna_program& program, const luna_view& view) {
   static constexpr const char* kKinds[] = {
-      "?", "w", "c", "s", "kv", "logits", "candidates", "comm"};
+      "?", "w", "c", "s", "kv", "logits", "candidates", "comm", "slices"};
   const luna_slot& slot = program.slots[view.slot];
   std::string text = kKinds[slot.kind];
   if (slot.kind <= LUNA_SLOT_SCRATCH)

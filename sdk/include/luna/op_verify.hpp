@@ -208,6 +208,7 @@ class ProgramVerifier {
       case LUNA_SLOT_LOGITS:
       case LUNA_SLOT_CANDIDATES:
       case LUNA_SLOT_COMM:
+      case LUNA_SLOT_SLICES:
         if (has_slot(slot.kind))
           return invalid(where + ": a second slot of kind " + std::to_string(slot.kind));
         if (slot.kind == LUNA_SLOT_KV && program_.kv.n_layers == 0)

@@ -150,7 +150,7 @@ TEST_F(OpVerify, KvRules) {
 TEST_F(OpVerify, SlotRules) {
   expect_refused(program_,
                  {{".kind = 0", [](OpenProgram& p) { p.slots[3].kind = 0; }},
-                  {".kind = 8", [](OpenProgram& p) { p.slots[3].kind = 8; }},
+                  {".kind = 9", [](OpenProgram& p) { p.slots[3].kind = 9; }},
                   {".bytes = 0", [](OpenProgram& p) { p.slot(LUNA_SLOT_SCRATCH).bytes = 0; }},
                   {"a constant without data",
                    [](OpenProgram& p) { p.slot(LUNA_SLOT_CONSTANT).data = nullptr; }},

@@ -75,10 +75,7 @@ TEST(BackendRefusals, OpsThatAreNotBuiltAreNamed) {
   ProgramLimits limits;
   limits.n_rows_max = limits.n_seqs_max = limits.n_out_rows_max = 1;
   limits.n_blocks_per_seq_max = limits.n_positions_max = 1;
-  for (const std::uint32_t op : {LUNA_OP_ATTEND_PARTIAL,
-                                 LUNA_OP_MERGE_PARTIALS,
-                                 LUNA_OP_MOE_ROUTE,
-                                 LUNA_OP_GROUPED_LINEAR}) {
+  for (const std::uint32_t op : {LUNA_OP_MOE_ROUTE, LUNA_OP_GROUPED_LINEAR}) {
     ProgramBuilder b(limits);
     const ViewId x = b.activation(LUNA_DIM_ROWS, 32);
     b.add_op(op, {x}, {x}, {});

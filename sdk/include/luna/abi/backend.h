@@ -8,6 +8,7 @@
 #include <luna/abi/op_program.h>
 #include <luna/abi/plugin.h>
 #include <luna/abi/quant.h>
+#include <luna/abi/transport.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,6 +51,17 @@ typedef struct luna_seq_prune {
   uint32_t pad;
 } luna_seq_prune;
 
+/* Partitions [first_partition, first_partition + n_partitions) of a sequence, whose KV lies on
+ * another device. They are closed: they end at the sequence's first row of the step or before. Its
+ * block table holds nothing for them. */
+typedef struct luna_slice {
+  uint32_t seq;            /* of the step */
+  uint32_t peer;           /* of the luna_slice_peers: who has them */
+  uint32_t first_partition;
+  uint32_t n_partitions;
+  const uint32_t* blocks;  /* [n_partitions * LUNA_PARTITION_TOKENS / block_tokens]: the peer's */
+} luna_slice;
+
 #define LUNA_OUT_LOGITS 1u      /* out_flags: this row's full logits must reach host memory */
 #define LUNA_OUT_CANDIDATES 2u  /* out_flags: this row's candidates must reach host memory */
 
@@ -57,7 +69,7 @@ typedef struct luna_bind {
   uint32_t slot;
   uint32_t pad;
   uint64_t buffer;         /* handle from alloc(); COMM: 0 */
-  const void* comm;        /* COMM: the luna_comm */
+  const void* comm;        /* COMM: the luna_comm; SLICES: the luna_slice_peers */
 } luna_bind;
 
 typedef struct luna_step_result {
@@ -90,6 +102,12 @@ typedef struct luna_step {
   void (*done)(void* context, const luna_step_result*);
   void* done_context;
   const luna_seq_prune* seq_prunes; /* [n_seqs], or null: nothing is pruned */
+  /* [n_slices], ascending by sequence, then by partition; only for programs with a slot SLICES and
+   * without kv_prune. When a peer fails, the step runs to its end, so that the device's other
+   * communication stays in order, and `done` is told. */
+  const luna_slice* slices;
+  uint32_t n_slices;
+  uint32_t pad2;
 } luna_step;
 
 #define LUNA_BUFFER_KV 1u     /* device memory, zeroed */
@@ -163,6 +181,44 @@ typedef struct luna_kv_blocks_if {
   luna_status (*kv_export)(void* device, const luna_kv_part*, void* bytes, luna_err*);       /* [any] */
   luna_status (*kv_import)(void* device, const luna_kv_part*, const void* bytes, luna_err*); /* [any] */
 } luna_kv_blocks_if;
+
+/* ---- extension: attention where the KV lies ----------------------------------------------------- */
+/* What head.ext() of a backend answers for this id: a luna_slices_if, or NULL where its attention
+ * reads its own KV alone. */
+#define LUNA_EXT_SLICES "luna.ext.slices/0"
+
+/* Between the owner of sequences and a device that holds slices of them there is one communicator of
+ * two ranks (luna.ext.collective/0) with room for two messages of message_bytes each way. Rank 0 is
+ * the owner: its attend posts queries, goes on with what lies at home, then waits for the states.
+ * Rank 1 is the guest: a service answers as queries come and waits for nothing else, so that devices
+ * may serve each other. Devices of equal numbers `attention` (abi/scheduler.h) alone are paired. */
+#define LUNA_SLICE_OWNER 0u
+#define LUNA_SLICE_GUEST 1u
+#define LUNA_SLICE_TAG_QUERIES 1u
+#define LUNA_SLICE_TAG_STATES 2u
+
+/* Bound to a slot SLICES: the owner's ends. luna_slice.peer is an index; null: nobody is there. */
+typedef struct luna_slice_peers {
+  uint32_t struct_size;
+  uint32_t n_peers;              /* at most LUNA_SLICE_PEERS_MAX */
+  const luna_comm* const* comms; /* [n_peers] */
+} luna_slice_peers;
+#define LUNA_SLICE_PEERS_MAX 64u
+
+typedef struct luna_slices_if {
+  uint32_t struct_size;
+  uint32_t pad;
+  /* Of the largest message between two devices with this program. Pure. [any] */
+  luna_status (*message_bytes)(void* device, const luna_program*, uint64_t* bytes, luna_err*);
+  /* Bytes that one service takes of the device's memory. Pure. [any] */
+  luna_status (*service_bytes)(void* device, const luna_program*, uint64_t* bytes, luna_err*);
+  /* Starts a service for one owner, with a thread or queue of its own. It reads the blocks of
+   * `buffer` that queries name, beside steps that write others; a message that is out of bounds is
+   * refused, and the owner's step told. It ends with its communicator. [main] */
+  luna_status (*serve)(void* executable, uint64_t buffer, const luna_comm*, void** service, luna_err*);
+  /* Waits for the end, so the communicator was aborted or its owner has closed it. [main] */
+  void (*end_service)(void* service);
+} luna_slices_if;
 
 #ifdef __cplusplus
 }

@@ -54,17 +54,18 @@ extern "C" {
 #define LUNA_OP_KV_WRITE 6u
 #define LUNA_KV_WRITE_LAYER 0u /* U32: layer within the program's KV */
 /* attend: q[n, n_heads * head_dim] -> y[n, n_heads * head_dim]. Causal attention of each row to the
- * positions 0..its own of its sequence, over the KV blocks, by the arithmetic contract. */
+ * positions 0..its own of its sequence, over the KV blocks, by the arithmetic contract. Partitions
+ * that step.slices names lie on other devices: their owner sends the rows there, gets states (max,
+ * sum, out) of the nodes of the canonical tree back, and joins them with its own in the tree's order,
+ * so that the bits are those of a sequence that lies here as a whole. */
 #define LUNA_OP_ATTEND 7u
 #define LUNA_ATTEND_LAYER 0u
 #define LUNA_ATTEND_N_HEADS 1u
 #define LUNA_ATTEND_SCALE 2u   /* F32: multiplies the FP32 score */
 #define LUNA_ATTEND_WINDOW 3u  /* U32: positions seen at most, itself included; 0: all */
 #define LUNA_ATTEND_SOFTCAP 4u /* F32: c * tanh(score / c); 0: none */
-/* attend_partial: as attend over the partitions of step.slices -> states (max, sum, out). */
-#define LUNA_OP_ATTEND_PARTIAL 8u
-/* merge_partials: states -> y. The canonical binary tree over partition numbers. */
-#define LUNA_OP_MERGE_PARTIALS 9u
+/* 8 and 9 are no ops: attention over slices is attend's own business, because a backend hides the
+ * way to other devices behind what it attends to at home. */
 /* act_mul: gate[n, d], up[n, d] -> y[n, d]. y = act(gate) * up. */
 #define LUNA_OP_ACT_MUL 10u
 #define LUNA_ACT_MUL_KIND 0u /* U32: LUNA_ACT_* */
@@ -159,6 +160,7 @@ typedef struct luna_view {
 #define LUNA_SLOT_LOGITS 5u     /* bound at submit: F32 [n_out_rows_max, vocab] */
 #define LUNA_SLOT_CANDIDATES 6u /* bound at submit */
 #define LUNA_SLOT_COMM 7u       /* bound at submit: a luna_comm* */
+#define LUNA_SLOT_SLICES 8u     /* bound at submit where the step has slices: a luna_slice_peers* */
 
 typedef struct luna_slot {
   uint32_t kind;

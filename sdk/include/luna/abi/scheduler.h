@@ -100,10 +100,8 @@ typedef struct luna_link_row {
   double bytes_per_ns;
 } luna_link_row;
 
-/* Attention is computed over partitions of so many positions: the grain of slices. */
-#define LUNA_PARTITION_TOKENS 256u
-
-/* A part of a sequence's KV that lies on a device of another group. */
+/* A part of a sequence's KV that lies on a device of another group: whole partitions of
+ * LUNA_PARTITION_TOKENS. */
 typedef struct luna_slice_row {
   uint32_t row;
   uint32_t device;

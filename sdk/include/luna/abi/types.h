@@ -91,6 +91,9 @@ typedef struct luna_param {
 #define LUNA_DTYPE_F8_E5M2 8u
 #define LUNA_DTYPE_F64 9u
 
+/* Attention is computed over partitions of so many positions: the grain of slices. */
+#define LUNA_PARTITION_TOKENS 256u
+
 #ifdef __cplusplus
 }
 #endif
