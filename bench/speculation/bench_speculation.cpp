@@ -218,7 +218,7 @@ Result<void> run(std::span<char*> arguments) {
       LUNA_TRY(engine_options.speculation.lengths.n_max, options.number("--max"));
     }
     LUNA_TRY(runner->engine,
-             engine::Engine::create({loaded->compiled(),
+             engine::Engine::create({{&loaded->compiled()},
                                      runner->scheduler,
                                      tokenizer,
                                      loaded->clock(),

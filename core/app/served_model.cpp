@@ -236,7 +236,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   LUNA_TRY(
       engine,
       engine::Engine::create(
-          {compiled, scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake}, options));
+          {{&compiled}, scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake}, options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
   logger("model")->info(

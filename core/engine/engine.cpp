@@ -18,6 +18,10 @@ namespace {
 // The shortest there is: devices wait for the next step, and a turn is far shorter.
 constexpr std::chrono::microseconds kTimeSlice{100};
 
+std::uint32_t n_groups_max(const EngineParts& parts, const EngineOptions& options) {
+  return std::max(options.n_groups_max, static_cast<std::uint32_t>(parts.models.size()));
+}
+
 /// The bounds of the engine's own arrays. Every sequence of the step may want logits.
 model::StepLimits bounded_step(const model::CompiledModel& model, const EngineOptions& options) {
   model::StepLimits limits = model.limits;
@@ -83,25 +87,63 @@ NgramLengths ngram_lengths(const SpeculationOptions& options) {
   return looks_up ? options.lengths : NgramLengths{};
 }
 
-KvPool make_pool(const model::CompiledModel& model, const EngineOptions& options) {
-  // Pruned KV depends on what followed it: nobody else may start with it.
-  const bool prunes = model.prune_keep_percent < 100;
-  if (!options.prefix_cache || prunes) return KvPool(model.n_kv_blocks);
-  return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
-                                    .block_tokens = model.kv_block_tokens,
-                                    .hash_seed = options.prefix_hash_seed,
-                                    .hash = hash_words});
+/// Whether two groups hold the same model, as far as one can see.
+Result<void> check_copy(const model::CompiledModel& first, const model::CompiledModel& other) {
+  const auto differs = [&](const char* what, std::uint64_t a, std::uint64_t b) {
+    return Error{Code::invalid_argument,
+                 "model " + first.name + ": two groups of devices differ in " + what + ": " +
+                     std::to_string(a) + " and " + std::to_string(b)};
+  };
+  const auto same = [&](const char* what, std::uint64_t a, std::uint64_t b) -> Result<void> {
+    if (a == b) return {};
+    return differs(what, a, b);
+  };
+  LUNA_TRY(same("layers", first.config.n_layers, other.config.n_layers));
+  LUNA_TRY(same("vocabulary", first.config.vocab_size, other.config.vocab_size));
+  LUNA_TRY(same("rows a step", first.limits.n_rows_max, other.limits.n_rows_max));
+  LUNA_TRY(same("sequences a step", first.limits.n_seqs_max, other.limits.n_seqs_max));
+  LUNA_TRY(same("logits a step", first.limits.n_out_rows_max, other.limits.n_out_rows_max));
+  LUNA_TRY(same("context", first.limits.n_positions_max, other.limits.n_positions_max));
+  LUNA_TRY(same("tokens of a KV block", first.kv_block_tokens, other.kv_block_tokens));
+  LUNA_TRY(same("candidates a row", first.n_candidates, other.n_candidates));
+  return same("share of a pruned prompt", first.prune_keep_percent, other.prune_keep_percent);
+}
+
+Result<void> check_groups(const EngineParts& parts,
+                          const EngineOptions& options,
+                          const model::StepLimits& limits) {
+  if (parts.models.size() > telemetry::kGroupsMax ||
+      options.n_groups_max > telemetry::kGroupsMax) {
+    return Error{Code::invalid_argument,
+                 "model " + parts.models.front()->name + ": " +
+                     std::to_string(std::max<std::size_t>(parts.models.size(),
+                                                          options.n_groups_max)) +
+                     " groups of devices: at most " + std::to_string(telemetry::kGroupsMax) +
+                     " are served"};
+  }
+  for (const model::CompiledModel* model : parts.models) {
+    LUNA_TRY(check_model(*model, limits));
+    LUNA_TRY(check_copy(*parts.models.front(), *model));
+  }
+  if (n_groups_max(parts, options) == 1) {
+    return check_draft_model(*parts.models.front(), options.speculation);
+  }
+  if (options.speculation.n_draft_max == 0 || options.speculation.draft_model == nullptr) return {};
+  return Error{Code::unsupported,
+               "draft model " + options.speculation.draft_model->name +
+                   ": it drafts for one group of devices, and model " +
+                   parts.models.front()->name + " may have several"};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
                                                const EngineOptions& options) {
-  const model::CompiledModel& model = parts.model;
+  if (parts.models.empty()) return Error{Code::invalid_argument, "no model is given"};
+  const model::CompiledModel& model = *parts.models.front();
   const text::Tokenizer& tokenizer = parts.tokenizer;
   const model::StepLimits step_limits = bounded_step(model, options);
-  LUNA_TRY(check_model(model, step_limits));
-  LUNA_TRY(check_draft_model(model, options.speculation));
+  LUNA_TRY(check_groups(parts, options, step_limits));
   if (tokenizer.vocab_size() < model.config.vocab_size) {
     return Error{Code::unsupported,
                  "model " + model.name + " has " + std::to_string(model.config.vocab_size) +
@@ -120,10 +162,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
                      " tokens of up to " + std::to_string(token_bytes) +
                      " bytes is more than one answer can hold"};
   }
+  const auto n_blocks = [](const model::CompiledModel* group) { return group->n_kv_blocks; };
   const RequestLimits limits{.vocab_size = model.config.vocab_size,
                              .n_positions_max = step_limits.n_positions_max,
                              .kv_block_tokens = model.kv_block_tokens,
-                             .n_kv_blocks = model.n_kv_blocks,
+                             .n_kv_blocks = n_blocks(*std::ranges::max_element(parts.models, {}, n_blocks)),
                              .n_choices_max = std::max(options.n_waiting_max, 1U),
                              .prefix_per_tenant = options.prefix_cache_per_tenant,
                              .ngrams = ngram_lengths(options.speculation)};
@@ -138,38 +181,45 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
     : parts(engine_parts),
       limits(request_limits),
       step_limits(limits_of_a_step),
-      pruning{parts.model.prune_keep_percent, limits.kv_block_tokens},
+      pruning{parts.models.front()->prune_keep_percent, limits.kv_block_tokens},
       n_waiting_max(options.n_waiting_max),
+      n_groups_max(engine::n_groups_max(parts, options)),
+      n_candidates(parts.models.front()->n_candidates),
       // A submit and a few cancels of every sequence.
-      inbox(std::size_t{4} * (options.n_waiting_max + step_limits.n_seqs_max)),
-      pool(make_pool(parts.model, options)),
-      prefixes(pool),
-      // Those in the queue and those of a step; more that hold KV are not let in.
+      inbox(std::size_t{4} * (options.n_waiting_max + n_groups_max * step_limits.n_seqs_max)),
+      // Those in the queue and those of a step of each group; more that hold KV are not let in.
       sequences(
-          options.n_waiting_max + step_limits.n_seqs_max,
+          options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
           (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
-      audit(pool.n_blocks()),
+      groups(n_groups_max),
       gate(parts.scheduler,
            {.n_rows_max = step_limits.n_rows_max,
             .n_seqs_max = step_limits.n_seqs_max,
             .kv_block_tokens = limits.kv_block_tokens,
-            .kv_block_bytes = parts.model.kv_block_bytes,
-            .n_devices = static_cast<std::uint32_t>(parts.model.shards.size()),
-            .n_kv_blocks_reserve = static_cast<std::uint32_t>(
-                std::uint64_t{parts.model.n_kv_blocks} * options.kv_reserve_percent / 100),
-            .n_steps_max = parts.model.n_lanes()},
+            .n_groups_max = n_groups_max},
            sequences,
-           pool),
-      plan(sequences.n_slots(), step_limits.n_seqs_max),
-      lanes(parts.model, step_limits, wake),
-      sampler(limits.vocab_size, parts.model.n_candidates),
+           groups),
+      plan(sequences.n_slots(), n_groups_max * step_limits.n_seqs_max),
+      sampler(limits.vocab_size, n_candidates),
       speculation(options.speculation,
                   {.n_slots = sequences.n_slots(),
                    .n_rows_max = step_limits.n_rows_max,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
-                   .kv_block_tokens = limits.kv_block_tokens}),
-      loads(parts.model.shards.size()) {
+                   .kv_block_tokens = limits.kv_block_tokens}) {
   if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
+  const GroupOptions group_options{.limits = step_limits,
+                                   .n_slots = sequences.n_slots(),
+                                   .kv_reserve_percent = options.kv_reserve_percent,
+                                   .prefix_cache = options.prefix_cache,
+                                   .prefix_hash_seed = options.prefix_hash_seed,
+                                   .is_only = n_groups_max == 1};
+  GroupNumbers numbers;
+  for (const model::CompiledModel* model : parts.models) {
+    groups.add(std::make_unique<Group>(*model, group_options, numbers, wake));
+    numbers.first_device += static_cast<std::uint32_t>(model->shards.size());
+    ++numbers.id;
+    ++numbers.place;
+  }
   const SpeculationOptions& drafts = options.speculation;
   if (drafts.n_draft_max > 0 && drafts.draft_model != nullptr) {
     draft_model.emplace(
@@ -178,7 +228,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
         wake,
         DraftModel::Limits{.n_slots = sequences.n_slots(), .n_draft_max = drafts.n_draft_max});
   }
-  parts.stats.n_steps_in_flight_max.store(lanes.n_max(), std::memory_order_relaxed);
+  parts.stats.n_steps_in_flight_max.store(groups.n_steps_max(), std::memory_order_relaxed);
   update_gauges();
 }
 
@@ -268,9 +318,12 @@ std::string_view Engine::audit_kv() {
 }
 
 std::string_view Engine::Impl::audit_kv() {
-  std::string_view fault = audit.run(pool, sequences);
-  if (fault.empty()) fault = lanes.audit(sequences);
-  return fault.empty() && draft_model ? draft_model->audit() : fault;
+  for (const auto& group : groups.all())
+    if (const std::string_view fault = group->run_audit(sequences); !fault.empty()) return fault;
+  for (const std::uint32_t slot : sequences.order())
+    if (sequences[slot].group == nullptr && sequences[slot].n_blocks > 0)
+      return "a sequence of no group holds blocks";
+  return draft_model ? draft_model->audit() : std::string_view{};
 }
 
 void Engine::Impl::run_thread() {
@@ -291,15 +344,8 @@ void Engine::Impl::shut_down() {
   is_shut_down = true;
   while (n_submitting.load() != 0)
     std::this_thread::yield();
-  while (!lanes.is_idle()) {
-    StepLane& lane = lanes.oldest();
-    while (!lane.runner.is_done())
-      parts.clock.wait(wake, std::nullopt);
-    lane.runner.collect();
-    for (const StepBatch::Entry& entry : lane.batch.entries())
-      leave_step(entry, parts.clock.now());
-    lanes.note_ended();
-  }
+  for (const auto& group : groups.all())
+    end_steps(*group);
   while (is_drafting() && !draft_model->is_done())
     parts.clock.wait(wake, std::nullopt);
   if (is_drafting()) draft_model->abandon();
@@ -308,6 +354,19 @@ void Engine::Impl::shut_down() {
   if (draft_model) draft_model->sweep(sequences);
   update_gauges();
   if (std::exchange(published, false)) parts.on_published(parts.context);
+}
+
+// Waits for the group's steps in flight; nobody wants what they bring.
+void Engine::Impl::end_steps(Group& group) {
+  while (!group.lanes.is_idle()) {
+    StepLane& lane = group.lanes.oldest();
+    while (!lane.runner.is_done())
+      parts.clock.wait(wake, std::nullopt);
+    lane.runner.collect();
+    for (const StepBatch::Entry& entry : lane.batch.entries())
+      leave_step(entry, parts.clock.now());
+    group.lanes.note_ended();
+  }
 }
 
 bool Engine::Impl::reserve(std::uint32_t n_sequences) {

@@ -75,13 +75,16 @@ struct EngineOptions {
   bool prefix_cache = true;              ///< keep computed blocks for prompts that begin the same
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
+  std::uint32_t n_groups_max = 1;        ///< at any time; at least those that it starts with
   SpeculationOptions speculation{};
   PlanRecorder* plan_recorder = nullptr;  ///< notes every plan; outlives the engine
 };
 
 /// Everything fixed that an engine is built from; it outlives the engine.
 struct EngineParts {
-  const model::CompiledModel& model;
+  /// One a group: devices that hold a copy of the model together. They differ in devices, lanes and
+  /// n_kv_blocks only.
+  std::vector<const model::CompiledModel*> models;
   const plugin::Instance<luna_scheduler_if>& scheduler;
   const text::Tokenizer& tokenizer;
   Clock& clock;
@@ -92,13 +95,14 @@ struct EngineParts {
   void* context;
 };
 
-/// Runs one model. The step: commands in, the ended step's tokens out, plan, KV blocks, one submit
-/// a device. Nothing in it waits for a client, allocates, locks or logs (a refused plan and a
-/// failed device are told once a kind).
+/// Runs one model, on one group of devices or several. The step of a group: commands in, the ended
+/// step's tokens out, plan, KV blocks, one submit a device. Nothing in it waits for a client,
+/// allocates, locks or logs (a refused plan and a failed device are told once a kind).
 class Engine {
  public:
-  /// Errors  invalid_argument (the model's limits leave no room for a step, or the draft model's),
-  ///         unsupported (more logits than the tokenizer has tokens, or than the draft model has)
+  /// Errors  invalid_argument (the model's limits leave no room for a step, or the draft model's;
+  ///         groups that are no copies of one model), unsupported (more logits than the tokenizer
+  ///         has tokens, or than the draft model has; a draft model beside several groups)
   static Result<std::unique_ptr<Engine>> create(const EngineParts& parts,
                                                 const EngineOptions& options);
   /// Stops, if nobody did.

@@ -4,17 +4,14 @@
 #include "core/base/bounded.hpp"
 #include "core/engine/draft_model.hpp"
 #include "core/engine/engine.hpp"
-#include "core/engine/kv_audit.hpp"
-#include "core/engine/kv_pool.hpp"
+#include "core/engine/group.hpp"
 #include "core/engine/kv_pruning.hpp"
 #include "core/engine/live_request.hpp"
-#include "core/engine/prefix_reuse.hpp"
 #include "core/engine/queue_gauge.hpp"
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/speculation.hpp"
-#include "core/engine/step_cost.hpp"
 #include "core/engine/step_lane.hpp"
 #include "core/engine/step_plan.hpp"
 
@@ -45,15 +42,24 @@ struct Engine::Impl {
   void run_thread();
   /// The loop has ended: waits for the steps in flight, ends every sequence. [main]
   void shut_down();
+  void end_steps(Group& group);
   [[nodiscard]] std::optional<Nanoseconds> next_wake() const;
   [[nodiscard]] bool is_drafting() const { return draft_model && draft_model->is_running(); }
   /// Whether there is a sequence that a plan could name.
   [[nodiscard]] bool has_plannable() const;
   [[nodiscard]] std::string_view audit_kv();
 
+  // ---- groups
+  /// Where a waiting sequence stands: in the only group; in none, where there are several.
+  void settle(Sequence& sequence);
+  void preempt(std::uint32_t slot);
+  bool finish_steps();
+  [[nodiscard]] bool has_plannable(const Group& group) const;
+  [[nodiscard]] bool leaves_room() const;
+
   // ---- turns of advance()
   bool drain_inbox();
-  void finish_step();
+  void finish_step(Group& group);
   bool apply_ends(Nanoseconds now);
   void find_prefixes();
   bool begin_drafts();
@@ -62,15 +68,18 @@ struct Engine::Impl {
   void start_prompt(Sequence& sequence, Nanoseconds now);
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
-  void start_step(Nanoseconds now, Nanoseconds planned);
-  void add_to_batch(const PlannedRun& run, StepBatch& batch);
+  void carry_out(Nanoseconds now, Nanoseconds planned);
+  void start_step(Group& group, Nanoseconds now, Nanoseconds planned);
+  void add_to_batch(const PlannedRun& run, Group& group, StepBatch& batch);
   void leave_step(const StepBatch::Entry& entry, Nanoseconds now);
-  void fail_step(const StepLane& lane, const StepRunner::Outcome& outcome);
-  void measure_step(const StepLane& lane, Nanoseconds now);
-  void record_step(StepLane& lane, Nanoseconds sampled);
+  void take_results(Group& group, const StepLane& lane, Nanoseconds now);
+  void fail_step(Group& group, const StepLane& lane, const StepRunner::Outcome& outcome);
+  void measure_step(Group& group, const StepLane& lane, Nanoseconds now);
+  void record_step(Group& group, StepLane& lane, Nanoseconds sampled);
   void note_progress(Nanoseconds now);
   void wake_readers();
   void update_gauges();
+  void update_group_gauges();
 
   // ---- tokens
   void produce(const StepLane& lane, const StepBatch::Entry& entry, Nanoseconds now);
@@ -85,7 +94,8 @@ struct Engine::Impl {
   /// All but those in a step.
   void end_all(const pipeline::StreamEnd& end);
   void publish(Choice& choice);
-  void retire(LiveRequest& request);
+  /// group  in which its last sequence ran, or waited; none: it belonged to none
+  void retire(LiveRequest& request, Group* group);
 
   // ---- [any]
   /// Counts the sequences in, if the queue has room.
@@ -98,6 +108,8 @@ struct Engine::Impl {
   const model::StepLimits step_limits;
   const KvPruning pruning;
   const std::uint32_t n_waiting_max;
+  const std::uint32_t n_groups_max;
+  const std::uint32_t n_candidates;
 
   WakeSignal wake;
   BoundedQueue<Command> inbox;
@@ -108,14 +120,11 @@ struct Engine::Impl {
   std::atomic<LiveRequest*> finished{nullptr};  // a stack: engine pushes, anyone takes all
   std::thread thread;
 
-  KvPool pool;
-  PrefixReuse prefixes;
   SequenceTable sequences;
-  KvAudit audit;
+  Groups groups;
   SchedulerGate gate;
   QueueGauge queue;
   StepPlan plan;
-  StepLanes lanes;
   Sampler sampler;
   Speculation speculation;
   std::optional<DraftModel> draft_model;  // its steps and the target's, of one lane, take turns
@@ -128,12 +137,6 @@ struct Engine::Impl {
   std::uint32_t n_refused = 0;  // plans in a row
   std::array<bool, kPlanFaults> fault_told{};
   bool step_failure_told = false;
-  Nanoseconds step_ended{0};      // the last on all devices
-  Nanoseconds step_sampled{0};    // the last with its tokens
-  std::vector<DeviceLoad> loads;  // by device
-  StepCostFit cost_fit;
-  std::array<Nanoseconds, 10> last_latencies{};  // ring of ended requests
-  std::uint64_t n_latencies = 0;
   bool is_shut_down = false;
 };
 

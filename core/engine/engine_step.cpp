@@ -28,11 +28,8 @@ constexpr std::uint64_t kAuditSteps = 1;
 
 bool Engine::Impl::advance() {
   bool worked = drain_inbox();
-  if (!lanes.is_idle() && lanes.oldest().runner.is_done()) {
-    finish_step();
-    worked = true;
-  }
-  if (lanes.is_full()) return worked;
+  worked |= finish_steps();
+  if (groups.are_full()) return worked;
   if (is_drafting()) {
     if (!draft_model->is_done()) return worked;
     go_on_drafting(parts.clock.now());
@@ -66,7 +63,7 @@ bool Engine::Impl::has_plannable() const {
 
 std::optional<Nanoseconds> Engine::Impl::next_wake() const {
   // The end of a step is the next thing to happen.
-  if (lanes.is_full() || is_drafting()) return std::nullopt;
+  if (groups.are_full() || is_drafting()) return std::nullopt;
   std::optional<Nanoseconds> wake_at;
   if (has_plannable()) wake_at = plan.wake_at;
   for (const std::uint32_t slot : sequences.order()) {
@@ -84,7 +81,7 @@ bool Engine::Impl::drain_inbox() {
     if (command->submitted != nullptr) {
       // From here to retire() the table's sequences own it.
       const auto n_prompt = static_cast<std::uint32_t>(command->submitted->asked->prompt.size());
-      sequences.add(*command->submitted.release(), pruning.n_pruned(n_prompt));
+      settle(sequences.add(*command->submitted.release(), pruning.n_pruned(n_prompt)));
       continue;
     }
     for (const std::uint32_t slot : sequences.order()) {
@@ -113,11 +110,13 @@ bool Engine::Impl::apply_ends(Nanoseconds now) {
   return ended;
 }
 
-// What others have computed since the last plan, a prompt need not compute.
+// What others have computed since the last plan, a prompt need not compute. One of no group is
+// looked up when a policy is told of it.
 void Engine::Impl::find_prefixes() {
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
-    if (sequence.in_step()) continue;
+    if (sequence.in_step() || sequence.group == nullptr) continue;
+    PrefixReuse& prefixes = sequence.group->prefixes;
     if (sequence.phase == Phase::waiting) prefixes.look_up(sequence);
     if (sequence.phase == Phase::prefill) count_cached(sequence, prefixes.skip(sequence));
   }
@@ -134,9 +133,9 @@ void Engine::Impl::count_cached(Sequence& sequence, std::uint32_t n_tokens) {
 // Whether a round of the draft model has begun: the step's plan waits for its end. No step runs,
 // and until that end no sequence changes.
 bool Engine::Impl::begin_drafts() {
-  if (!draft_model || std::exchange(drafted, true)) return false;
+  if (!draft_model || groups.is_empty() || std::exchange(drafted, true)) return false;
   const Speculation::Round round =
-      speculation.choose(sequences, pool, cost_fit.costs(), *draft_model);
+      speculation.choose(sequences, *groups.all().front(), *draft_model);
   if (round.wishes.empty()) return false;
   draft_started = parts.clock.now();
   return draft_model->begin(sequences, round.wishes, round.n_rows_max);
@@ -160,19 +159,11 @@ void Engine::Impl::go_on_drafting(Nanoseconds now) {
 }
 
 void Engine::Impl::plan_step(Nanoseconds now) {
-  std::array<Nanoseconds, 10> latencies = last_latencies;
-  const auto n = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(n_latencies, 10));
-  std::sort(latencies.begin(), latencies.begin() + n);
-  const Nanoseconds p95 =
-      n > 0 ? latencies[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)] : Nanoseconds{0};
-  const SnapshotTime time{.step = n_steps,
-                          .n_steps_in_flight = lanes.n_in_flight(),
-                          .now = now,
-                          .latency_ns_p95 = static_cast<std::uint64_t>(p95.count()),
-                          .step_costs = cost_fit.costs()};
   find_prefixes();
-  speculation.offer(sequences, pool, time.step_costs, draft_model ? &*draft_model : nullptr);
-  const PlanFault fault = gate.ask(time, loads, plan);
+  for (const auto& group : groups.all())
+    if (!group->lanes.is_full())
+      speculation.offer(sequences, *group, draft_model ? &*draft_model : nullptr);
+  const PlanFault fault = gate.ask({.step = n_steps, .now = now}, plan);
   bump(parts.stats.n_plan_calls, 1);
   const Nanoseconds planned = parts.clock.now();
   parts.stats.plan_seconds.observe(seconds(planned - now));
@@ -182,21 +173,30 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   }
   n_refused = 0;
   queue.begin(now);
-  for (const PlannedReject& rejected : plan.rejected)
-    end_sequence(rejected.slot, rejection(rejected));
-  for (const std::uint32_t slot : plan.preempted) {
-    sequences.preempt(slot, pool);
-    bump(parts.stats.n_preempted, 1);
-  }
-  sequences.drop_removed();
-  start_step(now, planned);
+  carry_out(now, planned);
   queue.end(sequences);
   // A plan that only made room is followed by another one at once, and so is one that leaves a lane
   // empty and rows that could fill it.
   const bool made_room = plan.runs.empty() && !plan.is_empty() && !plan.wake_at;
-  const bool leaves_room = !plan.runs.empty() && !lanes.is_full() && has_plannable();
-  plan_due = made_room || leaves_room;
+  plan_due = made_room || (!plan.runs.empty() && leaves_room());
   if (n_steps % kAuditSteps == 0 && !audit_kv().empty()) bump(parts.stats.n_kv_audit_failures, 1);
+}
+
+void Engine::Impl::carry_out(Nanoseconds now, Nanoseconds planned) {
+  for (const PlannedAssign& assigned : plan.assigned) {
+    sequences.assign(assigned.slot, assigned.group);
+    assigned.group->prefixes.adopt(sequences[assigned.slot]);
+  }
+  for (const PlannedReject& rejected : plan.rejected)
+    end_sequence(rejected.slot, rejection(rejected));
+  for (const std::uint32_t slot : plan.preempted)
+    preempt(slot);
+  sequences.drop_removed();
+  // All prefixes are held before a block is allocated, which may take one from the cache.
+  for (const PlannedRun& run : plan.runs)
+    if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
+  for (const auto& group : groups.all())
+    if (group->books.n_runs > 0) start_step(*group, now, planned);
 }
 
 void Engine::Impl::refuse_plan(PlanFault fault) {
@@ -213,13 +213,13 @@ void Engine::Impl::refuse_plan(PlanFault fault) {
   if (++n_refused < kRefusalsMax) return;
   n_refused = 0;
   end_all(kNoPlan);
-  plan_due = lanes.is_idle();  // else the end of a step brings the next plan
+  plan_due = groups.n_steps_in_flight() == 0;  // else the end of a step brings the next plan
 }
 
 // A waiting sequence gets its cached prefix and is in the step from now on.
 void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
   sequence.phase = Phase::prefill;
-  const std::uint32_t n_cached = prefixes.take(sequence);
+  const std::uint32_t n_cached = sequence.group->prefixes.take(sequence);
   count_cached(sequence, n_cached);
   LiveRequest& request = *sequence.request;
   if (std::exchange(request.started, true)) return;
@@ -229,17 +229,14 @@ void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
   parts.stats.queue_seconds.observe(seconds(now - request.asked->arrival));
 }
 
-void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
+void Engine::Impl::start_step(Group& group, Nanoseconds now, Nanoseconds planned) {
+  StepLanes& lanes = group.lanes;
   StepLane& lane = lanes.next();
-  // All prefixes are held before a block is allocated, which may take one from the cache.
-  for (const PlannedRun& run : plan.runs) {
-    if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
-  }
   for (const PlannedRun& run : plan.runs)
-    add_to_batch(run, lane.batch);
-  if (lane.batch.is_empty()) return;
+    if (sequences[run.slot].group == &group) add_to_batch(run, group, lane.batch);
   lane.started = now;
   ++n_steps;
+  ++group.n_steps;
   bump(parts.stats.n_steps, 1);
   const Nanoseconds prepared = parts.clock.now();
   lane.runner.submit(lane.batch.step());
@@ -247,7 +244,8 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
   lanes.note_started();
   const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
   lane.record = {.step = n_steps,
-                 .lane = (n_steps - 1) % lanes.n_max(),
+                 .group = group.numbers.place,
+                 .lane = (group.n_steps - 1) % lanes.n_max(),
                  .n_in_flight = lanes.n_in_flight(),
                  .started_ns = ns(now),
                  .plan_ns = ns(planned - now),
@@ -257,17 +255,19 @@ void Engine::Impl::start_step(Nanoseconds now, Nanoseconds planned) {
                  .n_seqs = lane.batch.entries().size(),
                  .n_out_rows = lane.batch.n_out_rows(),
                  .n_kv_tokens = lane.batch.load().n_kv_tokens};
-  const std::uint64_t n_draft_submits = draft_model ? draft_model->n_submits() : 0;
-  parts.stats.n_submit_calls.store(lanes.n_submits() + n_draft_submits, std::memory_order_relaxed);
+  std::uint64_t n_submits = draft_model ? draft_model->n_submits() : 0;
+  for (const auto& one : groups.all())
+    n_submits += one->lanes.n_submits();
+  parts.stats.n_submit_calls.store(n_submits, std::memory_order_relaxed);
 }
 
-void Engine::Impl::add_to_batch(const PlannedRun& run, StepBatch& batch) {
+void Engine::Impl::add_to_batch(const PlannedRun& run, Group& group, StepBatch& batch) {
   Sequence& sequence = sequences[run.slot];
   std::span<const pipeline::TokenId> draft;
   sequence.trace.n_beside_max =
-      std::max(sequence.trace.n_beside_max, static_cast<std::uint32_t>(plan.runs.size() - 1));
+      std::max(sequence.trace.n_beside_max, group.books.n_runs - 1);
   sequence.trace.n_steps_beside_max =
-      std::max(sequence.trace.n_steps_beside_max, lanes.n_in_flight());
+      std::max(sequence.trace.n_steps_beside_max, group.lanes.n_in_flight());
   if (sequence.phase == Phase::prefill) {
     ++sequence.trace.n_prompt_steps;
     bump(sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
@@ -275,7 +275,7 @@ void Engine::Impl::add_to_batch(const PlannedRun& run, StepBatch& batch) {
   } else if (sequence.n_draft > 0) {
     draft = speculation.draft(run.slot);
   }
-  const StepBatch::Entry& entry = batch.add(run, sequence, pool, draft);
+  const StepBatch::Entry& entry = batch.add(run, sequence, group.pool, draft);
   bump(parts.stats.n_draft_tokens, entry.n_draft);
   sequence.trace.n_drafted += entry.n_draft;
   for (std::uint32_t i = 0; i < entry.n_out_rows(); ++i)
@@ -292,66 +292,74 @@ void Engine::Impl::leave_step(const StepBatch::Entry& entry, Nanoseconds now) {
   sequence.last_step_at = now;
 }
 
-void Engine::Impl::finish_step() {
-  StepLane& lane = lanes.oldest();
+void Engine::Impl::finish_step(Group& group) {
+  StepLane& lane = group.lanes.oldest();
   const StepRunner::Outcome outcome = lane.runner.collect();
   const Nanoseconds now = parts.clock.now();
   drafted = false;
-  measure_step(lane, now);
+  measure_step(group, lane, now);
   for (const StepBatch::Entry& entry : lane.batch.entries())
     leave_step(entry, now);
   if (!outcome.ok || lane.is_spoiled) {
-    fail_step(lane, outcome);
+    fail_step(group, lane, outcome);
   } else {
-    for (const StepBatch::Entry& entry : lane.batch.entries()) {
-      Sequence& sequence = sequences[entry.slot];
-      if (sequence.is_lost) {
-        if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
-        continue;
-      }
-      if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens, pool);
-      if (sequence.n_finished() >= sequence.n_prefill) sequence.phase = Phase::decode;
-      if (entry.out_row && !sequence.request->cancelled) produce(lane, entry, now);
-      // After the token was drawn: what gave no number is not kept.
-      if (sequences.is_live(entry.slot)) prefixes.keep(sequence);
-    }
-    record_step(lane, parts.clock.now());
+    take_results(group, lane, now);
+    record_step(group, lane, parts.clock.now());
   }
-  lanes.note_ended();
+  group.lanes.note_ended();
   sequences.drop_removed();
 }
 
-void Engine::Impl::measure_step(const StepLane& lane, Nanoseconds now) {
-  parts.stats.step_seconds.observe(seconds(now - lane.started));
-  note_progress(now);
-  const auto elapsed = static_cast<float>((now - step_ended).count());
-  for (std::size_t d = 0; d < loads.size(); ++d) {
-    if (d < parts.stats.device_busy_ns.size())
-      bump(parts.stats.device_busy_ns[d], lane.runner.busy_ns(d));
-    const auto busy = static_cast<float>(lane.runner.busy_ns(d));
-    loads[d].busy_ratio = elapsed > 0.0F ? std::min(busy / elapsed, 1.0F) : 0.0F;
+void Engine::Impl::take_results(Group& group, const StepLane& lane, Nanoseconds now) {
+  for (const StepBatch::Entry& entry : lane.batch.entries()) {
+    Sequence& sequence = sequences[entry.slot];
+    if (sequence.is_lost) {
+      if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
+      continue;
+    }
+    if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens);
+    if (sequence.n_finished() >= sequence.n_prefill) sequence.phase = Phase::decode;
+    if (entry.out_row && !sequence.request->cancelled) produce(lane, entry, now);
+    // After the token was drawn: what gave no number is not kept.
+    if (sequences.is_live(entry.slot)) group.prefixes.keep(sequence);
   }
-  step_ended = now;
 }
 
-void Engine::Impl::record_step(StepLane& lane, Nanoseconds sampled) {
+void Engine::Impl::measure_step(Group& group, const StepLane& lane, Nanoseconds now) {
+  parts.stats.step_seconds.observe(seconds(now - lane.started));
+  note_progress(now);
+  const auto elapsed = static_cast<float>((now - group.step_ended).count());
+  for (std::size_t d = 0; d < group.loads.size(); ++d) {
+    const std::size_t device = group.numbers.first_device + d;
+    if (device < parts.stats.device_busy_ns.size())
+      bump(parts.stats.device_busy_ns[device], lane.runner.busy_ns(d));
+    const auto busy = static_cast<float>(lane.runner.busy_ns(d));
+    group.loads[d].busy_ratio = elapsed > 0.0F ? std::min(busy / elapsed, 1.0F) : 0.0F;
+  }
+  group.step_ended = now;
+}
+
+void Engine::Impl::record_step(Group& group, StepLane& lane, Nanoseconds sampled) {
   const auto ns = [](Nanoseconds t) { return static_cast<std::uint64_t>(t.count()); };
   telemetry::StepRecord& record = lane.record;
-  record.n_devices = std::min(loads.size(), record.device_busy_ns.size());
+  record.n_devices = std::min(group.loads.size(), record.device_busy_ns.size());
   for (std::size_t d = 0; d < record.n_devices; ++d)
     record.device_busy_ns[d] = lane.runner.busy_ns(d);
   record.busy_ns = ns(lane.busy_max());
-  record.devices_ns = ns(step_ended - lane.submitted);
-  record.sample_ns = ns(sampled - step_ended);
+  record.devices_ns = ns(group.step_ended - lane.submitted);
+  record.sample_ns = ns(sampled - group.step_ended);
   record.total_ns = ns(sampled - lane.started);
-  record.since_last_ns = ns(sampled - std::exchange(step_sampled, sampled));
+  record.since_last_ns = ns(sampled - std::exchange(group.step_sampled, sampled));
   parts.stats.steps.append(record);
-  cost_fit.add(lane.batch.load(), round_time(lane, lanes.n_max(), sampled - lane.started));
+  group.cost_fit.add(lane.batch.load(),
+                     round_time(lane, group.lanes.n_max(), sampled - lane.started));
 }
 
 // What the step wrote cannot be told: its sequences end, the others go on; where devices can no
 // longer tell whose message is whose, those of the other steps in flight end with theirs.
-void Engine::Impl::fail_step(const StepLane& lane, const StepRunner::Outcome& outcome) {
+void Engine::Impl::fail_step(Group& group,
+                             const StepLane& lane,
+                             const StepRunner::Outcome& outcome) {
   if (!std::exchange(step_failure_told, true)) {
     logger("engine")->error("step failed device={} step={} text=\"{}\"",
                             outcome.device,
@@ -361,7 +369,7 @@ void Engine::Impl::fail_step(const StepLane& lane, const StepRunner::Outcome& ou
   // What was ended stays so: devices tell each other nothing any more.
   if (lane.runner.has_aborted()) {
     parts.stats.is_lost.store(true, std::memory_order_relaxed);
-    lanes.spoil_others();
+    group.lanes.spoil_others();
   }
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
     Sequence& sequence = sequences[entry.slot];
@@ -379,26 +387,10 @@ void Engine::Impl::note_progress(Nanoseconds now) {
 void Engine::Impl::wake_readers() {
   const Nanoseconds start = parts.clock.now();
   parts.on_published(parts.context);
-  if (!lanes.is_idle())  // they run beside the step that has just begun
-    lanes.newest().record.publish_ns +=
-        static_cast<std::uint64_t>((parts.clock.now() - start).count());
-}
-
-void Engine::Impl::update_gauges() {
-  std::uint64_t n_running = 0;
-  for (const std::uint32_t slot : sequences.order())
-    if (sequences[slot].phase != Phase::waiting) ++n_running;
-  const auto set = [](std::atomic<std::uint64_t>& gauge, std::uint64_t value) {
-    gauge.store(value, std::memory_order_release);  // after the progress: see is_alive
-  };
-  set(parts.stats.n_running, n_running);
-  set(parts.stats.n_waiting, sequences.order().size() - n_running);
-  set(parts.stats.n_steps_in_flight, lanes.n_in_flight());
-  set(parts.stats.n_kv_blocks_used, pool.n_used());
-  set(parts.stats.n_kv_blocks_cached, pool.n_cached());
-  set(parts.stats.n_kv_blocks_free, pool.n_free());
-  set(parts.stats.n_kv_blocks_evicted, pool.n_evicted());
-  if (draft_model) set(parts.stats.n_draft_kv_blocks_used, draft_model->n_blocks_used());
+  const auto published_ns = static_cast<std::uint64_t>((parts.clock.now() - start).count());
+  // They run beside the step that has just begun.
+  for (const auto& group : groups.all())
+    if (!group->lanes.is_idle()) group->lanes.newest().record.publish_ns += published_ns;
 }
 
 }  // namespace luna::engine

@@ -41,7 +41,7 @@ void Engine::Impl::produce(const StepLane& lane, const StepBatch::Entry& entry, 
   }
   const LogitsRow row = output_row(lane, *entry.out_row);
   // All choices draw their first token from the prompt's last row.
-  const std::span<const std::uint32_t> others = sequences.fork(entry.slot, pool);
+  const std::span<const std::uint32_t> others = sequences.fork(entry.slot);
   draw_token(entry.slot, row, now);
   for (const std::uint32_t slot : others)
     draw_token(slot, row, now);
@@ -77,7 +77,7 @@ LogitsRow Engine::Impl::output_row(const StepLane& lane, std::uint32_t out_row) 
     row.logits = {lane.outputs.logits + out_row * n, n};
   }
   if ((flags & LUNA_OUT_CANDIDATES) != 0) {
-    const std::size_t n = parts.model.n_candidates;
+    const std::size_t n = n_candidates;
     row.candidates = {lane.outputs.candidates + out_row * (n + 1), n};
     row.log_sum_exp = lane.outputs.candidates[out_row * (n + 1) + n].logit;
   }
@@ -154,9 +154,11 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
     for (Choice& choice : request.choices)
       close(choice);
   }
-  if (end.reason != FinishReason::failed) prefixes.keep(sequences[slot]);
-  sequences.remove(slot, pool);
-  if (request.n_open == 0) retire(request);
+  Group* const group = sequences[slot].group;
+  if (group != nullptr && end.reason != FinishReason::failed)
+    group->prefixes.keep(sequences[slot]);
+  sequences.remove(slot);
+  if (request.n_open == 0) retire(request, group);
 }
 
 void Engine::Impl::end_all(const StreamEnd& end) {
@@ -166,9 +168,9 @@ void Engine::Impl::end_all(const StreamEnd& end) {
 }
 
 // The request's memory is freed by another thread; nothing may touch it afterwards.
-void Engine::Impl::retire(LiveRequest& request) {
+void Engine::Impl::retire(LiveRequest& request, Group* group) {
   const Nanoseconds latency = parts.clock.now() - request.asked->arrival;
-  last_latencies[n_latencies++ % last_latencies.size()] = latency;
+  if (group != nullptr) group->note_latency(latency);
   parts.stats.e2e_seconds.observe(seconds(latency));
   bump(parts.stats.n_ended[static_cast<std::size_t>(request.end_code)], 1);
   const auto n_sequences = static_cast<std::uint32_t>(request.choices.size());

@@ -19,16 +19,22 @@ bool is_path(const Sequence& sequence, const PrefixTree& tree) {
 
 }  // namespace
 
-std::string_view KvAudit::count_references(const KvPool& pool, const SequenceTable& sequences) {
+std::string_view KvAudit::count_references(const KvPool& pool,
+                                           const SequenceTable& sequences,
+                                           const Group* group) {
   std::fill(counts_.begin(), counts_.end(), 0U);
   for (std::uint32_t slot = 0; slot < sequences.n_slots(); ++slot) {
     if (!sequences.is_live(slot)) continue;
     const Sequence& sequence = sequences[slot];
+    if (sequence.group != group) continue;
+    std::uint32_t n_exclusive = 0;
     for (std::uint32_t b = 0; b < sequence.n_blocks; ++b) {
       if (sequence.blocks[b] >= counts_.size())
         return "a block table names a block beyond the pool";
       ++counts_[sequence.blocks[b]];
+      if (pool.n_references(sequence.blocks[b]) == 1) ++n_exclusive;
     }
+    if (n_exclusive != pool.n_exclusive(slot)) return "the blocks of a sequence alone are miscounted";
     if (sequence.phase == Phase::waiting && sequence.n_blocks != 0)
       return "a waiting sequence holds blocks";
     if (sequence.n_keyed > sequence.n_blocks || (pool.tree() == nullptr && sequence.n_keyed != 0))
@@ -54,9 +60,11 @@ std::string_view KvAudit::check_cached(const KvPool& pool) {
   return n_cached == pool.n_cached() ? std::string_view{} : "the cached blocks are miscounted";
 }
 
-std::string_view KvAudit::run(const KvPool& pool, const SequenceTable& sequences) {
-  if (const std::string_view fault = count_references(pool, sequences); !fault.empty())
-    return fault;
+std::string_view KvAudit::run(const KvPool& pool,
+                              const SequenceTable& sequences,
+                              const Group* group) {
+  const std::string_view fault_of_tables = count_references(pool, sequences, group);
+  if (!fault_of_tables.empty()) return fault_of_tables;
   std::uint32_t n_used = 0;
   for (std::uint32_t block = 0; block < pool.n_blocks(); ++block) {
     if (counts_[block] != pool.n_references(block))

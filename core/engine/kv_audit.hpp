@@ -17,13 +17,17 @@ class KvAudit {
  public:
   explicit KvAudit(std::uint32_t n_blocks) : counts_(n_blocks) {}
 
+  /// group    whose pool it is: that of the sequences that count
   /// Returns  what does not hold, static text; empty when all is well
   /// Cost     O(blocks of the pool and of all sequences)
-  [[nodiscard]] std::string_view run(const KvPool& pool, const SequenceTable& sequences);
+  [[nodiscard]] std::string_view run(const KvPool& pool,
+                                     const SequenceTable& sequences,
+                                     const Group* group = nullptr);
 
  private:
   [[nodiscard]] std::string_view count_references(const KvPool& pool,
-                                                  const SequenceTable& sequences);
+                                                  const SequenceTable& sequences,
+                                                  const Group* group);
   [[nodiscard]] std::string_view check_cached(const KvPool& pool);
 
   std::vector<std::uint32_t> counts_;  // by block

@@ -4,19 +4,23 @@
 
 namespace luna::engine {
 
-KvPool::KvPool(std::uint32_t n_blocks)
-    : references_(n_blocks, 0), links_(std::size_t{n_blocks} + 1) {
+KvPool::KvPool(std::uint32_t n_blocks, std::uint32_t n_holders)
+    : references_(n_blocks, 0),
+      holders_(n_blocks, 0),
+      exclusive_(n_holders, 0),
+      links_(std::size_t{n_blocks} + 1) {
   free_.reserve(n_blocks);
   for (std::uint32_t block = n_blocks; block-- > 0;)
     free_.push_back(block);
   links_[n_blocks] = {n_blocks, n_blocks};
 }
 
-KvPool::KvPool(const PrefixTree::Options& keys) : KvPool(keys.n_blocks) {
+KvPool::KvPool(const PrefixTree::Options& keys, std::uint32_t n_holders)
+    : KvPool(keys.n_blocks, n_holders) {
   tree_.emplace(keys);
 }
 
-std::optional<std::uint32_t> KvPool::allocate() {
+std::optional<std::uint32_t> KvPool::allocate(std::uint32_t holder) {
   std::uint32_t block = 0;
   if (!free_.empty()) {
     block = free_.back();
@@ -31,20 +35,30 @@ std::optional<std::uint32_t> KvPool::allocate() {
   }
   LUNA_ASSERT(references_[block] == 0);
   references_[block] = 1;
+  holders_[block] = holder;
+  ++exclusive_[holder];
   return block;
 }
 
-void KvPool::share(std::uint32_t block) {
+void KvPool::share(std::uint32_t block, std::uint32_t holder) {
   if (references_[block] == 0) {
     LUNA_VERIFY(tree_ && tree_->has_key(block));
     unlink_cached(block);
+    ++exclusive_[holder];
+  } else if (references_[block] == 1) {
+    --exclusive_[holders_[block]];
   }
   ++references_[block];
+  holders_[block] ^= holder;
 }
 
-void KvPool::release(std::uint32_t block) {
+void KvPool::release(std::uint32_t block, std::uint32_t holder) {
   LUNA_VERIFY(references_[block] > 0);
-  if (--references_[block] > 0) return;
+  holders_[block] ^= holder;
+  if (--references_[block] == 1) ++exclusive_[holders_[block]];
+  if (references_[block] > 0) return;
+  LUNA_ASSERT(holders_[block] == 0);
+  --exclusive_[holder];
   if (tree_ && tree_->has_key(block)) {
     append_cached(block);
   } else {

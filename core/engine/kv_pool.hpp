@@ -17,27 +17,32 @@ namespace luna::engine {
 ///
 /// A sequence that uses a block with a key uses the blocks before it too, and gives them back last
 /// to first. So blocks come to the end of the cached list before their parents do, and its head is
-/// always a leaf of the tree. Allocates at construction only. [engine], owned by the engine.
+/// always a leaf of the tree.
+///
+/// Whoever uses blocks is a holder, a number below n_holders; the pool knows how many blocks each
+/// holds alone. Allocates at construction only. [engine], owned by a group of devices.
 class KvPool {
  public:
   /// A pool that keeps nothing: no block ever has a key.
-  explicit KvPool(std::uint32_t n_blocks);
+  explicit KvPool(std::uint32_t n_blocks, std::uint32_t n_holders = 1);
   /// One that keeps blocks under their keys; keys.n_blocks is the pool's.
-  explicit KvPool(const PrefixTree::Options& keys);
+  explicit KvPool(const PrefixTree::Options& keys, std::uint32_t n_holders = 1);
 
   /// A block with one reference and no key, or nothing when all are used. The block freed last
   /// comes first; a cached one loses its key.
-  [[nodiscard]] std::optional<std::uint32_t> allocate();
+  [[nodiscard]] std::optional<std::uint32_t> allocate(std::uint32_t holder = 0);
   /// One more sequence uses the block, which is used or cached.
-  void share(std::uint32_t block);
+  void share(std::uint32_t block, std::uint32_t holder = 0);
   /// One reference less; at none the block is cached if it has a key, else free.
-  void release(std::uint32_t block);
+  void release(std::uint32_t block, std::uint32_t holder = 0);
   /// Gives a used block its key: see PrefixTree::insert.
   void give_key(std::uint32_t block, const PrefixKey& key);
 
   /// The keys; none when nothing is kept.
   [[nodiscard]] const PrefixTree* tree() const { return tree_ ? &*tree_ : nullptr; }
   [[nodiscard]] std::uint32_t n_references(std::uint32_t block) const { return references_[block]; }
+  /// Blocks that the holder uses and nobody else.
+  [[nodiscard]] std::uint32_t n_exclusive(std::uint32_t holder) const { return exclusive_[holder]; }
   [[nodiscard]] std::uint32_t n_blocks() const {
     return static_cast<std::uint32_t>(references_.size());
   }
@@ -64,6 +69,8 @@ class KvPool {
   void unlink_cached(std::uint32_t block);
 
   std::vector<std::uint32_t> references_;  // by block
+  std::vector<std::uint32_t> holders_;     // by block: all of them, joined by XOR: of one, that one
+  std::vector<std::uint32_t> exclusive_;   // by holder
   std::vector<std::uint32_t> free_;        // a stack
   std::vector<Link> links_;                // [n_blocks + 1]
   std::optional<PrefixTree> tree_;

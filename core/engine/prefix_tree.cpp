@@ -40,7 +40,9 @@ void PrefixTree::insert(std::uint32_t block, const PrefixKey& key) {
   if (key.parent) {
     LUNA_VERIFY(nodes_[*key.parent].has_key);
     ++nodes_[*key.parent].n_children;
+    ++nodes_[*key.parent].n_given;
   } else {
+    ++n_first_given_;
     Salt& salt = salts_[block];
     LUNA_VERIFY(key.scope.salt.size() <= sizeof(salt.bytes));
     salt.tenant = key.scope.tenant;

@@ -61,6 +61,11 @@ class PrefixTree {
   /// Changes when the block is given a key or loses it. While it stays, so do the keys of all
   /// blocks before it.
   [[nodiscard]] std::uint32_t stamp(std::uint32_t block) const { return nodes_[block].stamp; }
+  /// Keys that were ever given below the block, or to first blocks. While it stays, a search there
+  /// that found nothing would find nothing again.
+  [[nodiscard]] std::uint32_t n_given(std::optional<std::uint32_t> parent) const {
+    return parent ? nodes_[*parent].n_given : n_first_given_;
+  }
   /// Changes with every key; never 0.
   [[nodiscard]] std::uint64_t version() const { return version_; }
   [[nodiscard]] std::uint32_t n_keys() const { return n_keys_; }
@@ -75,6 +80,7 @@ class PrefixTree {
     std::uint32_t next = kNone;    // in its bucket
     std::uint32_t n_children = 0;
     std::uint32_t stamp = 0;
+    std::uint32_t n_given = 0;
     bool has_key = false;
   };
   struct Salt {
@@ -93,6 +99,7 @@ class PrefixTree {
   std::vector<Salt> salts_;               // by block; of first blocks
   std::vector<std::uint32_t> buckets_;    // a power of two of them, the first node of each
   std::uint32_t n_keys_ = 0;
+  std::uint32_t n_first_given_ = 0;
   std::uint64_t version_ = 1;
 };
 

@@ -2,6 +2,7 @@
 
 #include "core/base/assert.hpp"
 #include "core/base/units.hpp"
+#include "core/engine/group.hpp"
 
 #include <algorithm>
 
@@ -22,6 +23,7 @@ std::uint32_t SequenceTable::take_slot() {
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   sequences_[slot] = Sequence{};
+  sequences_[slot].slot = slot;
   sequences_[slot].blocks = block_tables_.data() + std::size_t{slot} * n_blocks_per_seq_;
   return slot;
 }
@@ -39,8 +41,9 @@ Sequence& SequenceTable::add(LiveRequest& request, std::uint32_t n_prune) {
   return sequence;
 }
 
-std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot, KvPool& pool) {
+std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
   const Sequence& first = sequences_[first_slot];
+  KvPool& pool = first.group->pool;
   LUNA_ASSERT(first.choice_idx == 0);
   auto place = std::find(order_.begin(), order_.end(), first_slot) + 1;
   const std::ptrdiff_t first_place = place - order_.begin();
@@ -50,11 +53,12 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot, KvP
     std::uint32_t* const blocks = twin.blocks;
     twin = first;
     twin.blocks = blocks;
+    twin.slot = slot;
     twin.row_id = first.row_id + c;
     twin.choice_idx = c;
     for (std::uint32_t b = 0; b < first.n_blocks; ++b) {
       blocks[b] = first.blocks[b];
-      pool.share(blocks[b]);
+      pool.share(blocks[b], slot);
     }
     place = order_.insert(place, slot) + 1;  // within the reserved capacity
   }
@@ -62,10 +66,11 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot, KvP
                                    first.request->choices.size() - 1);
 }
 
-void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
+void SequenceTable::release_blocks(Sequence& sequence) {
   LUNA_ASSERT(!sequence.in_step());
+  LUNA_ASSERT(sequence.group != nullptr || sequence.n_blocks == 0);
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
-    pool.release(sequence.blocks[b]);
+    sequence.group->pool.release(sequence.blocks[b], sequence.slot);
   sequence.n_blocks = 0;
   sequence.n_keyed = 0;
   sequence.n_computed = 0;
@@ -75,29 +80,38 @@ void SequenceTable::release_blocks(Sequence& sequence, KvPool& pool) {
   sequence.n_draft = 0;
 }
 
-void SequenceTable::prune(std::uint32_t slot, std::uint32_t block_tokens, KvPool& pool) {
+void SequenceTable::prune(std::uint32_t slot, std::uint32_t block_tokens) {
   Sequence& sequence = sequences_[slot];
   LUNA_ASSERT(sequence.n_computed == sequence.prefill_end());
   LUNA_ASSERT(sequence.n_keyed == 0);
   sequence.n_pruned = sequence.n_prune;
   const std::uint32_t n_blocks = div_ceil(sequence.next_slot(), block_tokens);
   while (sequence.n_blocks > n_blocks)
-    pool.release(sequence.blocks[--sequence.n_blocks]);
+    sequence.group->pool.release(sequence.blocks[--sequence.n_blocks], slot);
   sequence.n_prefill = sequence.prefill_end();
 }
 
-void SequenceTable::preempt(std::uint32_t slot, KvPool& pool) {
+void SequenceTable::preempt(std::uint32_t slot) {
   Sequence& sequence = sequences_[slot];
-  release_blocks(sequence, pool);
+  release_blocks(sequence);
+  sequence.group = nullptr;
   sequence.phase = Phase::waiting;
   sequence.n_prefill = sequence.prefill_end();
   ++sequence.n_preempted;
 }
 
-void SequenceTable::remove(std::uint32_t slot, KvPool& pool) {
+void SequenceTable::assign(std::uint32_t slot, Group* group) {
+  Sequence& sequence = sequences_[slot];
+  LUNA_ASSERT(sequence.phase == Phase::waiting);
+  sequence.group = group;
+  sequence.hit = {};
+  sequence.n_computed = 0;
+}
+
+void SequenceTable::remove(std::uint32_t slot) {
   Sequence& sequence = sequences_[slot];
   LUNA_ASSERT(is_live(slot));
-  release_blocks(sequence, pool);
+  release_blocks(sequence);
   sequence.request = nullptr;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/clock.hpp"
+#include "core/base/units.hpp"
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/live_request.hpp"
 
@@ -11,12 +12,16 @@
 
 namespace luna::engine {
 
+struct Group;
+
 enum class Phase : std::uint8_t { waiting, prefill, decode };
 
 /// The blocks of the prefix cache that a waiting sequence would start with, as they were found.
 struct PrefixHit {
   std::uint32_t n_blocks = 0;
-  std::uint32_t stamp = 0;    ///< of the last of them
+  std::uint32_t last = 0;     ///< of them, if there are any
+  std::uint32_t stamp = 0;    ///< of the last
+  std::uint32_t n_given = 0;  ///< keys below the last, or of first blocks, when that was looked up
   std::uint64_t version = 0;  ///< of the keys when they were looked up
 };
 
@@ -24,6 +29,10 @@ struct PrefixHit {
 /// scheduler's table to its end. Lives in a SequenceTable.
 struct Sequence {
   std::uint64_t row_id = 0;  ///< stable, increasing with arrival
+  std::uint32_t slot = 0;    ///< in the table: the holder of its blocks
+  /// Whose devices compute it; none: it waits to be given to one. Outlives its sequences.
+  Group* group = nullptr;
+  bool is_held = false;  ///< waiting: no group could hold it now, and no plan sees it
   LiveRequest* request = nullptr;
   std::uint32_t choice_idx = 0;
   Phase phase = Phase::waiting;
@@ -81,7 +90,15 @@ struct Sequence {
     return n_prefill - n_computed;
   }
   /// Whether a plan may name it.
-  [[nodiscard]] bool is_plannable() const { return !in_step() || n_wanted() > 0; }
+  [[nodiscard]] bool is_plannable() const {
+    return !is_held && (!in_step() || n_wanted() > 0);
+  }
+  /// KV blocks that it may need, to its end.
+  [[nodiscard]] std::uint32_t n_blocks_max(std::uint32_t block_tokens) const {
+    const SequenceRequest& asked = *request->asked;
+    const auto n_prompt = static_cast<std::uint32_t>(asked.prompt.size());
+    return div_ceil(n_prompt + asked.stop.n_generated_max, block_tokens);
+  }
 };
 
 /// All sequences of an engine in slots made at construction, and their order. [engine]
@@ -98,13 +115,16 @@ class SequenceTable {
   Sequence& add(LiveRequest& request, std::uint32_t n_prune = 0);
   /// Takes slots for the other choices of a computed prompt, next in order after `first`: they
   /// share its blocks. Returns their slots; valid until the order changes.
-  std::span<const std::uint32_t> fork(std::uint32_t first_slot, KvPool& pool);
+  std::span<const std::uint32_t> fork(std::uint32_t first_slot);
   /// The step has pruned the sequence: gives the blocks back that it no longer needs.
-  void prune(std::uint32_t slot, std::uint32_t block_tokens, KvPool& pool);
-  /// Gives the sequence's blocks back; it waits and starts again with all its tokens.
-  void preempt(std::uint32_t slot, KvPool& pool);
+  void prune(std::uint32_t slot, std::uint32_t block_tokens);
+  /// Gives the sequence's blocks back; it waits for a group and starts again with all its tokens.
+  void preempt(std::uint32_t slot);
+  /// A waiting sequence goes to the group, or to none: what it found in its old one's prefix cache
+  /// does not go along.
+  void assign(std::uint32_t slot, Group* group);
   /// Gives blocks and slot back. Call drop_removed() before the order is used again.
-  void remove(std::uint32_t slot, KvPool& pool);
+  void remove(std::uint32_t slot);
   void drop_removed();
 
   [[nodiscard]] Sequence& operator[](std::uint32_t slot) { return sequences_[slot]; }
@@ -121,7 +141,7 @@ class SequenceTable {
 
  private:
   std::uint32_t take_slot();
-  void release_blocks(Sequence& sequence, KvPool& pool);
+  static void release_blocks(Sequence& sequence);
 
   const std::uint32_t n_blocks_per_seq_;
   std::uint64_t next_row_id_ = 1;

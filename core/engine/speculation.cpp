@@ -1,6 +1,7 @@
 #include "core/engine/speculation.hpp"
 
 #include "core/base/units.hpp"
+#include "core/engine/group.hpp"
 
 #include <algorithm>
 
@@ -18,8 +19,8 @@ constexpr double kPriorTokens = 2.0;
 constexpr double kMargin = 1.5;
 // Steps without drafts, because rows seem to fill them, until a draft is tried for what it costs:
 // without one the fit would never learn that a few rows more are cheap. Doubled each time in vain.
-constexpr std::uint32_t kRetrySteps = 64;
-constexpr std::uint32_t kRetryStepsMax = 1024;
+constexpr std::uint32_t kRetrySteps = DraftPause::kRetrySteps;
+constexpr std::uint32_t kRetryStepsMax = DraftPause::kRetryStepsMax;
 constexpr double kRetryShare = 0.3;  // what such a draft is bounded by
 
 // A draft model's tokens count as if so much text had matched.
@@ -63,7 +64,6 @@ std::uint32_t n_worth_verifying(double p_right, double row_share, std::uint32_t 
 Speculation::Speculation(const SpeculationOptions& options, const Limits& limits)
     : options_(options),
       limits_(limits),
-      n_blocked_max_(kRetrySteps),
       states_(options.n_draft_max > 0 ? limits.n_slots : 0),
       drafts_(std::size_t{limits.n_slots} * options.n_draft_max) {
   if (options.draft_model == nullptr) return;
@@ -71,16 +71,15 @@ Speculation::Speculation(const SpeculationOptions& options, const Limits& limits
   wishes_.reserve(limits.n_slots);
 }
 
-void Speculation::offer(SequenceTable& sequences,
-                        const KvPool& pool,
-                        const StepCosts& costs,
-                        const DraftModel* model) {
+void Speculation::offer(SequenceTable& sequences, Group& group, const DraftModel* model) {
   if (!is_on()) return;
-  Room room = room_beside(sequences, pool, costs);
-  const bool is_retry = n_blocked_ >= n_blocked_max_ && room.step_ns > 0.0;
+  const StepCosts& costs = group.cost_fit.costs();
+  Room room = room_beside(sequences, group);
+  const bool is_retry = group.draft_pause.is_over() && room.step_ns > 0.0;
   bool is_blocked = false;
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
+    if (sequence.group != &group) continue;
     if (sequence.in_step()) continue;  // its draft is being verified
     sequence.n_draft = 0;
     states_[slot].n_draft = 0;
@@ -107,29 +106,29 @@ void Speculation::offer(SequenceTable& sequences,
     const double p = state.record.p_right(state.n_matched);
     fit(sequence, n_worth_verifying(p, share, state.n_draft), room);
   }
-  if (model == nullptr) note_blocked(is_blocked, is_retry);
+  if (model == nullptr) group.draft_pause.note(is_blocked, is_retry);
 }
 
-void Speculation::note_blocked(bool is_blocked, bool is_retry) {
+void DraftPause::note(bool is_blocked, bool is_retry) {
   if (is_retry) {
-    n_blocked_ = 0;
-    n_blocked_max_ = std::min(2 * n_blocked_max_, kRetryStepsMax);
+    n_blocked = 0;
+    n_blocked_max = std::min(2 * n_blocked_max, kRetryStepsMax);
   } else if (is_blocked) {
-    ++n_blocked_;
+    ++n_blocked;
   } else {
-    n_blocked_ = 0;
-    n_blocked_max_ = kRetrySteps;
+    n_blocked = 0;
+    n_blocked_max = kRetrySteps;
   }
 }
 
 Speculation::Room Speculation::room_beside(const SequenceTable& sequences,
-                                           const KvPool& pool,
-                                           const StepCosts& costs) const {
+                                           const Group& group) const {
   Room room;
-  room.n_blocks = pool.n_available();
+  room.n_blocks = group.pool.n_available();
   std::uint64_t n_rows = 0;
   for (const std::uint32_t slot : sequences.order()) {
     const Sequence& sequence = sequences[slot];
+    if (sequence.group != &group) continue;
     if (sequence.in_step()) {
       room.n_blocks -= 2;  // those it may want of the next one
     } else if (sequence.phase == Phase::decode) {
@@ -146,7 +145,7 @@ Speculation::Room Speculation::room_beside(const SequenceTable& sequences,
   room.load.n_rows =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(n_rows, limits_.n_rows_max));
   room.n_rows = std::min(limits_.n_rows_max - room.load.n_rows, limits_.n_draft_rows_max);
-  room.step_ns = costs.step_ns(room.load);
+  room.step_ns = group.cost_fit.costs().step_ns(room.load);
   return room;
 }
 
@@ -209,12 +208,12 @@ void Speculation::copy_draft(std::uint32_t slot,
 }
 
 Speculation::Round Speculation::choose(const SequenceTable& sequences,
-                                       const KvPool& pool,
-                                       const StepCosts& costs,
+                                       Group& group,
                                        const DraftModel& model) {
   candidates_.clear();
   wishes_.clear();
-  const Room room = room_beside(sequences, pool, costs);
+  const StepCosts& costs = group.cost_fit.costs();
+  const Room room = room_beside(sequences, group);
   // Prompts fill steps, and a draft would hold them up: policies leave drafts out beside them.
   const bool any_prompt = std::ranges::any_of(sequences.order(), [&](std::uint32_t slot) {
     return sequences[slot].phase != Phase::decode;
@@ -228,7 +227,7 @@ Speculation::Round Speculation::choose(const SequenceTable& sequences,
     if (is_always || !any_prompt) add_candidate(slot, sequence, room, costs, model);
   }
   const StepCosts& draft_costs = model.costs();
-  const bool is_retry = choose_lengths(room, model);
+  const bool is_retry = choose_lengths(room, model, group.draft_pause);
   std::uint32_t n_rows = 0;
   for (const DraftCandidate& candidate : candidates_) {
     const std::uint32_t n = std::min(candidate.n, room.n_rows - std::min(room.n_rows, n_rows));
@@ -273,7 +272,7 @@ void Speculation::add_candidate(std::uint32_t slot,
 }
 
 // Returns whether one is drafted for only for what it shows.
-bool Speculation::choose_lengths(const Room& room, const DraftModel& model) {
+bool Speculation::choose_lengths(const Room& room, const DraftModel& model, DraftPause& pause) {
   if (room.step_ns <= 0.0) return false;  // nothing has been measured
   if (model.is_measured())
     choose_draft_lengths(candidates_, room.step_ns / room.load.n_rows, model.costs().fixed_ns);
@@ -283,9 +282,9 @@ bool Speculation::choose_lengths(const Room& room, const DraftModel& model) {
   const bool any = std::any_of(candidates_.begin(), candidates_.end(), [](const auto& candidate) {
     return candidate.n_max > 0 && candidate.n > 0;
   });
-  const bool is_retry = !any && (!model.is_measured() || n_blocked_ >= n_blocked_max_);
+  const bool is_retry = !any && (!model.is_measured() || pause.is_over());
   if (is_retry) open->n = std::min(open->n_max, kRetryTokens);
-  note_blocked(!any, is_retry);
+  pause.note(!any, is_retry);
   retry_idle(any);
   return is_retry;
 }

@@ -34,6 +34,19 @@ class DraftRecord {
   std::array<Tally, kClasses> tallies_{};
 };
 
+/// When drafts are tried again where rows seemed to fill the steps. A group has its own.
+struct DraftPause {
+  static constexpr std::uint32_t kRetrySteps = 64;
+  static constexpr std::uint32_t kRetryStepsMax = 1024;
+
+  std::uint32_t n_blocked = 0;  ///< steps in a row whose rows seemed to fill them
+  std::uint32_t n_blocked_max = kRetrySteps;
+
+  [[nodiscard]] bool is_over() const { return n_blocked >= n_blocked_max; }
+  /// A step was planned: whether its rows seemed to fill it, and whether drafts were tried though.
+  void note(bool is_blocked, bool is_retry);
+};
+
 /// How many tokens of a draft to verify.
 ///
 /// A row more makes the step longer by `row_ns`; in that time the steps alone would have brought
@@ -76,17 +89,11 @@ class Speculation {
     std::uint32_t n_rows_max = 0;       ///< of its first step: no longer than the target's, about
   };
   /// Decides which sequences the draft model drafts for. Before offer(); no step runs.
-  Round choose(const SequenceTable& sequences,
-               const KvPool& pool,
-               const StepCosts& costs,
-               const DraftModel& model);
-  /// Sets n_draft of every sequence that is in no step. Before each plan.
+  Round choose(const SequenceTable& sequences, Group& group, const DraftModel& model);
+  /// Sets n_draft of every sequence of the group that is in no step. Before each plan.
   ///
   /// model  none: drafts are looked up
-  void offer(SequenceTable& sequences,
-             const KvPool& pool,
-             const StepCosts& costs,
-             const DraftModel* model);
+  void offer(SequenceTable& sequences, Group& group, const DraftModel* model);
   /// The draft of a sequence that was offered one.
   [[nodiscard]] std::span<const pipeline::TokenId> draft(std::uint32_t slot) const {
     return {drafts_.data() + std::size_t{slot} * options_.n_draft_max, states_[slot].n_draft};
@@ -113,9 +120,7 @@ class Speculation {
     double step_ns = 0.0;
   };
 
-  [[nodiscard]] Room room_beside(const SequenceTable& sequences,
-                                 const KvPool& pool,
-                                 const StepCosts& costs) const;
+  [[nodiscard]] Room room_beside(const SequenceTable& sequences, const Group& group) const;
   [[nodiscard]] double row_share(const Sequence& sequence,
                                  const Room& room,
                                  const StepCosts& costs) const;
@@ -126,17 +131,14 @@ class Speculation {
                      const Room& room,
                      const StepCosts& costs,
                      const DraftModel& model);
-  bool choose_lengths(const Room& room, const DraftModel& model);
+  bool choose_lengths(const Room& room, const DraftModel& model, DraftPause& pause);
   void retry_idle(bool any_drafts);
   [[nodiscard]] static std::uint32_t n_left(const Sequence& sequence);
   State& state_of(std::uint32_t slot, const Sequence& sequence);
-  void note_blocked(bool is_blocked, bool is_retry);
   void fit(Sequence& sequence, std::uint32_t n_wanted, Room& room) const;
 
   const SpeculationOptions options_;
   const Limits limits_;
-  std::uint32_t n_blocked_ = 0;  // steps in a row whose rows seemed to fill them
-  std::uint32_t n_blocked_max_;
   std::vector<DraftCandidate> candidates_;  // [n_slots]
   std::vector<DraftWish> wishes_;           // [n_slots]
   std::vector<State> states_;               // by slot

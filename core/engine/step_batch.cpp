@@ -24,15 +24,15 @@ void StepBatch::clear() {
 void StepBatch::grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool) {
   const std::uint32_t tail = sequence.next_slot() / kv_block_tokens_;
   if (tail < sequence.n_blocks && pool.n_references(sequence.blocks[tail]) > 1) {
-    const std::optional<std::uint32_t> own = pool.allocate();
+    const std::optional<std::uint32_t> own = pool.allocate(sequence.slot);
     LUNA_VERIFY(own.has_value());
     kv_copies_.push_back({sequence.blocks[tail], *own});
-    pool.release(sequence.blocks[tail]);
+    pool.release(sequence.blocks[tail], sequence.slot);
     sequence.blocks[tail] = *own;
   }
   const std::uint32_t n_blocks = div_ceil(sequence.next_slot() + n_tokens, kv_block_tokens_);
   while (sequence.n_blocks < n_blocks) {
-    const std::optional<std::uint32_t> block = pool.allocate();
+    const std::optional<std::uint32_t> block = pool.allocate(sequence.slot);
     LUNA_VERIFY(block.has_value());
     sequence.blocks[sequence.n_blocks++] = *block;
   }

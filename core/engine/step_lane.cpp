@@ -52,15 +52,16 @@ std::uint64_t StepLanes::n_submits() const {
   return n;
 }
 
-std::string_view StepLanes::audit(const SequenceTable& sequences) const {
+std::string_view StepLanes::audit(const SequenceTable& sequences, const Group& group) const {
   std::size_t n_said = 0;
   for (const std::uint32_t slot : sequences.order())
-    n_said += sequences[slot].n_steps;
+    if (sequences[slot].group == &group) n_said += sequences[slot].n_steps;
   std::size_t n_entries = 0;
   for (std::uint32_t i = 0; i < n_in_flight_; ++i) {
     for (const StepBatch::Entry& entry : lanes_[(oldest_ + i) % n_max()].batch.entries()) {
       ++n_entries;
-      if (!sequences.is_live(entry.slot) || !sequences[entry.slot].in_step())
+      const Sequence& sequence = sequences[entry.slot];
+      if (!sequences.is_live(entry.slot) || !sequence.in_step() || sequence.group != &group)
         return "a sequence of a step in flight does not know it";
     }
   }

@@ -69,7 +69,9 @@ class StepLanes {
   /// Submits of all lanes, all devices together.
   [[nodiscard]] std::uint64_t n_submits() const;
   /// Whether each sequence knows in how many steps it is; empty when all is well, else static text.
-  [[nodiscard]] std::string_view audit(const SequenceTable& sequences) const;
+  ///
+  /// group  whose lanes they are
+  [[nodiscard]] std::string_view audit(const SequenceTable& sequences, const Group& group) const;
 
  private:
   std::deque<StepLane> lanes_;

@@ -10,6 +10,8 @@
 
 namespace luna::engine {
 
+struct Group;
+
 /// One sequence's share of a step.
 struct PlannedRun {
   std::uint32_t slot;      ///< in the SequenceTable
@@ -23,23 +25,34 @@ struct PlannedReject {
   std::optional<pipeline::QueueWait> wait = std::nullopt;  ///< LUNA_REASON_QUEUE_LONG, if told
 };
 
-/// A value, reused; carried out as rejected, pre-empted, then runs in order.
+/// A waiting sequence that goes to a group.
+struct PlannedAssign {
+  std::uint32_t slot;
+  Group* group;
+};
+
+/// A value, reused; carried out as assigned, rejected, pre-empted, then runs in order, those of each
+/// group in a step of its own.
 struct StepPlan {
+  /// n_runs_max  of all groups together
   explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {
+    assigned.reserve(n_slots);
     rejected.reserve(n_slots);
     preempted.reserve(n_slots);
     runs.reserve(n_runs_max);
   }
   void clear() {
+    assigned.clear();
     rejected.clear();
     preempted.clear();
     runs.clear();
     wake_at.reset();
   }
   [[nodiscard]] bool is_empty() const {
-    return runs.empty() && preempted.empty() && rejected.empty();
+    return runs.empty() && preempted.empty() && rejected.empty() && assigned.empty();
   }
 
+  std::vector<PlannedAssign> assigned;
   std::vector<PlannedReject> rejected;
   std::vector<std::uint32_t> preempted;  // slots
   std::vector<PlannedRun> runs;

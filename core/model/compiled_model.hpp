@@ -32,6 +32,8 @@ inline constexpr std::uint32_t kLanesMax = 8;
 /// One device's part of a model. The handles belong to the Model that made this.
 struct Shard {
   std::string device_name;  ///< as in the TOML
+  /// Devices with equal texts attend with equal bits over KV of equal layout.
+  std::string attention;
   const luna_backend_if* backend = nullptr;
   void* executable = nullptr;
   /// By lane: KV, LOGITS, CANDIDATES, COMM. The outputs are the lane's own.

@@ -172,6 +172,7 @@ Result<void> LocalShard::bind(std::uint32_t n_kv_blocks, const LinkTerms& terms)
   const Program& program = draft_->program;
   memory_.kv = n_kv_blocks * memory_.kv_block;
   shard_.device_name = parts_.device->name();
+  shard_.attention = parts_.device->backend_name() + ": " + parts_.device->info().detail;
   shard_.backend = &parts_.device->backend();
   shard_.executable = executable_;
   std::vector<luna_bind> shared;  // by all lanes

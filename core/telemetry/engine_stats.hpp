@@ -58,6 +58,24 @@ inline constexpr std::array<double, 13> kStepSeconds = {
 enum class EndCode : std::uint8_t { ok, length, cancelled, rejected, client_error, server_error };
 inline constexpr std::size_t kEndCodes = 6;
 
+/// Groups of devices of one model at a time, at most.
+inline constexpr std::size_t kGroupsMax = 64;
+/// Devices of one model that are counted, all groups together.
+inline constexpr std::size_t kDevicesCounted = 128;
+
+/// One group of devices that hold a copy of the model together. [engine] writes, [any] reads.
+struct GroupStats {
+  using Counter = std::atomic<std::uint64_t>;
+
+  Counter n_running{0};
+  Counter n_waiting{0};
+  Counter n_steps{0};
+  Counter n_steps_in_flight{0};
+  Counter n_kv_blocks_used{0};
+  Counter n_kv_blocks_cached{0};
+  Counter n_kv_blocks_free{0};
+};
+
 /// One model's counters and gauges. [engine] writes, [any] reads.
 struct EngineStats {
   using Counter = std::atomic<std::uint64_t>;
@@ -85,8 +103,9 @@ struct EngineStats {
   Counter n_steps{0};
   Counter n_steps_in_flight{0};
   Counter n_steps_in_flight_max{0};
-  /// Inside op programs, by device in layer order; those beyond are not counted.
-  std::array<Counter, StepRecord::kDevicesMax> device_busy_ns{};
+  /// Inside op programs, by device: in layer order, group after group; those beyond are not counted.
+  std::array<Counter, kDevicesCounted> device_busy_ns{};
+  std::array<GroupStats, kGroupsMax> groups{};
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};

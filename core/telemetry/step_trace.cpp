@@ -45,6 +45,7 @@ std::string to_json(const StepRecord& record, std::string_view model) {
       record.device_busy_ns.begin() + static_cast<std::ptrdiff_t>(record.n_devices));
   const boost::json::object object = {{"model", model},
                                       {"step", record.step},
+                                      {"group", record.group},
                                       {"lane", record.lane},
                                       {"in_flight", record.n_in_flight},
                                       {"started_ns", record.started_ns},

@@ -17,6 +17,7 @@ struct StepRecord {
   static constexpr std::size_t kDevicesMax = 8;
 
   std::uint64_t step = 0;         ///< number, from 1 on
+  std::uint64_t group = 0;        ///< of devices, that ran it
   std::uint64_t lane = 0;         ///< which of the steps that may be in flight
   std::uint64_t n_in_flight = 0;  ///< when it began, itself included
   std::uint64_t started_ns = 0;   ///< on the engine's clock
@@ -44,7 +45,7 @@ static_assert(std::is_trivially_copyable_v<StepRecord>);
 /// The last kRecords steps. One writer, which never waits; readers copy what is still there.
 class StepTrace {
  public:
-  static constexpr std::size_t kRecords = 4096;  // some ten seconds of a small model, 832 KiB
+  static constexpr std::size_t kRecords = 4096;  // some ten seconds of a small model, 864 KiB
 
   StepTrace() : slots_(kRecords) {}
 

@@ -45,4 +45,20 @@ LUNA_SCHEDULER(
                 nullptr,
                 nullptr,
                 nullptr,
-                "long prompts and long conversations leave others half of the time"))
+                "long prompts and long conversations leave others half of the time"),
+    luna::param(LUNA_TYPE_STRING,
+                "router",
+                "least_outstanding",
+                nullptr,
+                nullptr,
+                "round_robin|least_outstanding|sticky",
+                "where several groups of devices hold the model, which one a request goes to: each in "
+                "its turn; the one with least work left; the one that has most of the prompt in its "
+                "prefix cache"),
+    luna::param(LUNA_TYPE_INT,
+                "sticky_lead_tokens",
+                "4096",
+                "0",
+                "100000000",
+                nullptr,
+                "sticky: tokens of work that a group may have more left than the least loaded one"))

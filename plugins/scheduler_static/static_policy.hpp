@@ -29,7 +29,10 @@ struct StaticOptions {
   }
 };
 
-/// Every step as GroupStep makes it, the queue in the order of RowOrder. [step]
+/// Every step as GroupStep makes it, the queue in the order of RowOrder.
+///
+/// Where several groups of devices hold the model, a router gives each waiting row to one of them,
+/// and each group is planned by itself: queues, tenants and turns are its own. [step]
 class StaticPolicy final : public Scheduler {
  public:
   explicit StaticPolicy(const StaticOptions& options)
@@ -40,8 +43,11 @@ class StaticPolicy final : public Scheduler {
         limit_(static_cast<double>(options.max_queue_ms) * kNsPerMs) {}
   explicit StaticPolicy(const Settings& settings) : StaticPolicy(StaticOptions::of(settings)) {}
 
+  static GroupRouter router(const Settings& settings) {
+    return {settings.text("router"), static_cast<double>(settings.integer("sticky_lead_tokens"))};
+  }
+
   void plan(const Snapshot& rows, Plan& out) override {
-    // One group of devices holds the model.
     const StepCost cost = rows.n_devices() > 0 ? StepCost::of(rows.device(0)) : StepCost{};
     accounts_.begin(rows);
     limit_.begin(rows->now_ns);

@@ -102,7 +102,7 @@ class EngineRig {
       : fake(model_options),
         tokenizer(tiny_tokenizer()),
         scheduler(with ? std::move(*with) : static_scheduler()) {
-    auto made = Engine::create({fake.compiled,
+    auto made = Engine::create({{&fake.compiled},
                                 scheduler,
                                 tokenizer,
                                 clock,

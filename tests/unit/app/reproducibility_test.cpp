@@ -115,7 +115,7 @@ class TinyServer {
       engine_options.speculation.draft_model = &server->draft_model_->compiled();
     }
     LUNA_TRY(server->engine_,
-             engine::Engine::create({server->model_->compiled(),
+             engine::Engine::create({{&server->model_->compiled()},
                                      server->scheduler_,
                                      server->tokenizer_,
                                      server->clock_,

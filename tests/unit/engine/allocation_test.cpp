@@ -183,7 +183,7 @@ TEST(EngineAllocation, PrefillAndDecodeOnCpuDevicesAllocateNothing) {
   auto scheduler = static_scheduler();
   telemetry::EngineStats stats;
   auto engine =
-      Engine::create({cpu.compiled, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, {});
+      Engine::create({{&cpu.compiled}, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, {});
   ASSERT_TRUE(engine) << engine.error().message();
   for (std::uint32_t round = 0; round < 2; ++round) {
     std::vector<Asked> asked;

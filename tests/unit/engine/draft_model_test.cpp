@@ -247,7 +247,7 @@ TEST(DraftModel, DraftsAsLongAsItPays) {
 TEST(DraftModel, OtherVocabularySizesAreRefused) {
   EngineRig rig;
   FakeModel draft({.vocab_size = 260});
-  const auto made = Engine::create({rig.fake.compiled,
+  const auto made = Engine::create({{&rig.fake.compiled},
                                     rig.scheduler,
                                     rig.tokenizer,
                                     rig.clock,

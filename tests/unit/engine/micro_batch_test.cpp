@@ -440,7 +440,7 @@ TEST(MicroBatches, ADraftModelAllowsOneStepInFlight) {
   VirtualClock clock;
   telemetry::EngineStats stats;
   const auto engine = Engine::create(
-      {model.compiled, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, options);
+      {{&model.compiled}, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, options);
   ASSERT_FALSE(engine);
   EXPECT_THAT(engine.error().message(), ::testing::HasSubstr("2 steps in flight"));
 }

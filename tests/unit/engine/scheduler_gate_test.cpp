@@ -15,6 +15,21 @@ using test::PlanFunction;
 
 constexpr std::uint32_t kBlocks = 4;
 constexpr std::uint32_t kBlockTokens = 32;
+constexpr std::uint32_t kSlots = 8;
+
+GroupOptions group_options(bool prefix_cache, bool is_only = true) {
+  return {.limits = {.n_rows_max = 100, .n_seqs_max = 3, .n_out_rows_max = 3, .n_positions_max = 256},
+          .n_slots = kSlots,
+          .prefix_cache = prefix_cache,
+          .is_only = is_only};
+}
+
+test::FakeModelOptions small_model() {
+  test::FakeModelOptions options;
+  options.n_lanes = 2;
+  options.n_kv_blocks = kBlocks;
+  return options;
+}
 
 /// A gate before a small table: row 0 decodes (40 tokens, 2 blocks), row 1 waits with 100 tokens,
 /// row 2 with 10.
@@ -25,16 +40,13 @@ class GateTest : public ::testing::Test {
         scheduler_(test::scheduler_of([this](const luna_snapshot& snapshot, luna_plan& plan) {
           return answer_(snapshot, plan);
         })),
-        pool_(kBlocks),
-        table_(8, 8),
+        table_(kSlots, 8),
         gate_(scheduler_,
-              {.n_rows_max = 100,
-               .n_seqs_max = 2,
-               .kv_block_tokens = kBlockTokens,
-               .kv_block_bytes = 1,
-               .n_devices = 1},
+              {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens},
               table_,
-              pool_) {
+              groups_) {
+    groups_.add(std::make_unique<Group>(
+        model_.compiled, group_options(false), GroupNumbers{}, wake_));
     for (const std::uint32_t n : {40U, 100U, 10U}) {
       auto request = EngineRig::request(test::some_prompt(n, n), 20);
       request->streams = {std::make_shared<pipeline::TokenStream>(20, 4096, 0)};
@@ -46,13 +58,13 @@ class GateTest : public ::testing::Test {
       auto live = LiveRequest::make(std::move(request), limits, tokenizer_);
       EXPECT_TRUE(live);
       live_.push_back(std::move(live).value());
-      table_.add(*live_.back());
+      table_.add(*live_.back()).group = groups_.only();
     }
     Sequence& running = table_[table_.order()[0]];
     running.phase = Phase::decode;
     running.n_computed = 40;
-    running.blocks[0] = *pool_.allocate();
-    running.blocks[1] = *pool_.allocate();
+    running.blocks[0] = *pool().allocate();
+    running.blocks[1] = *pool().allocate();
     running.n_blocks = 2;
     running.choice().generated.push_back('x');
   }
@@ -65,22 +77,20 @@ class GateTest : public ::testing::Test {
     };
     return ask();
   }
-  PlanFault ask() {
-    const DeviceLoad load;
-    return gate_.ask({.step = 1, .n_steps_in_flight = n_steps_in_flight_, .now = Nanoseconds{1000}},
-                     std::span(&load, 1),
-                     plan_);
-  }
+  PlanFault ask() { return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, plan_); }
+  [[nodiscard]] StepLanes& lanes() { return groups_.only()->lanes; }
+  [[nodiscard]] KvPool& pool() { return groups_.only()->pool; }
 
   text::Tokenizer tokenizer_;
   PlanFunction answer_;
   plugin::Instance<luna_scheduler_if> scheduler_;
-  KvPool pool_;
   std::vector<std::unique_ptr<LiveRequest>> live_;
+  test::FakeModel model_{small_model()};
+  WakeSignal wake_;
   SequenceTable table_;
+  Groups groups_{1};
   SchedulerGate gate_;
-  StepPlan plan_{8, 2};
-  std::uint32_t n_steps_in_flight_ = 0;
+  StepPlan plan_{kSlots, 2};
 };
 
 luna_action run(std::uint32_t row, std::uint32_t n_tokens) {
@@ -180,7 +190,7 @@ TEST_F(GateTest, ARowInAStepIsLeftAloneUntilThatHasEnded) {
   Sequence& running = table_[table_.order()[0]];
   running.n_steps = 1;
   running.last_step_at = Nanoseconds{77};
-  n_steps_in_flight_ = 1;
+  lanes().note_started();
   EXPECT_EQ(ask({run(0, 1)}), PlanFault::row_in_step);
   EXPECT_EQ(gate_.fault_row(), 0U);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT)}), PlanFault::row_in_step);
@@ -189,15 +199,22 @@ TEST_F(GateTest, ARowInAStepIsLeftAloneUntilThatHasEnded) {
   EXPECT_EQ(ask({run(1, 64)}), PlanFault::none);
   answer_ = [](const luna_snapshot& snapshot, luna_plan&) {
     EXPECT_EQ(snapshot.n_steps_in_flight, 1U);
-    EXPECT_EQ(snapshot.n_steps_in_flight_max, 1U);
+    EXPECT_EQ(snapshot.n_steps_in_flight_max, 2U);
+    EXPECT_EQ(snapshot.devices[0].n_steps_in_flight, 1U);
+    EXPECT_EQ(snapshot.devices[0].n_steps_in_flight_max, 2U);
+    EXPECT_EQ(snapshot.devices[0].n_running, 1U);
+    EXPECT_EQ(snapshot.devices[0].n_queued, 2U);
     EXPECT_EQ(snapshot.reqs[0].n_steps, 1U);
     EXPECT_EQ(snapshot.reqs[0].last_step_ns, 77U);
     EXPECT_EQ(snapshot.reqs[1].n_steps, 0U);
     return LUNA_OK;
   };
   EXPECT_EQ(ask(), PlanFault::none) << "its end brings the next plan";
+  lanes().note_started();
+  EXPECT_EQ(ask({run(1, 64)}), PlanFault::no_room_for_step) << "both lanes are taken";
+  lanes().note_ended();
+  lanes().note_ended();
   running.n_steps = 0;
-  n_steps_in_flight_ = 0;
   EXPECT_EQ(ask({}), PlanFault::changes_nothing);
 }
 
@@ -207,7 +224,7 @@ TEST_F(GateTest, APromptMayGoOnBehindTheStepThatComputesItsBeginning) {
   begun.n_steps = 1;
   begun.n_computed = 40;
   begun.n_unfinished = 40;
-  n_steps_in_flight_ = 1;
+  lanes().note_started();
   EXPECT_EQ(ask({run(1, 24)}), PlanFault::none);
   EXPECT_EQ(ask({run(1, 61)}), PlanFault::wrong_token_count);
   EXPECT_EQ(ask({verb(1, LUNA_VERB_PREEMPT)}), PlanFault::row_in_step);
@@ -222,7 +239,7 @@ TEST_F(GateTest, APromptMayGoOnBehindTheStepThatComputesItsBeginning) {
 }
 
 TEST_F(GateTest, ATimeThatHasComeIsNotWaitedFor) {
-  n_steps_in_flight_ = 1;
+  lanes().note_started();
   answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
     plan.wake_at_ns = snapshot.now_ns;
     return LUNA_OK;
@@ -252,7 +269,7 @@ TEST_F(GateTest, DecodingRowRunsWithAnyPartOfItsDraft) {
   EXPECT_EQ(ask({run(0, 32)}), PlanFault::wrong_token_count);
   EXPECT_EQ(ask({run(0, 31), run(1, 64)}), PlanFault::too_few_blocks);
   // Blocks that a rejected draft left are not taken again.
-  running.blocks[running.n_blocks++] = *pool_.allocate();
+  running.blocks[running.n_blocks++] = *pool().allocate();
   EXPECT_EQ(ask({run(0, 1), run(1, 32)}), PlanFault::none);
   EXPECT_EQ(ask({run(0, 31), run(1, 32)}), PlanFault::none);
   EXPECT_EQ(ask({run(0, 31), run(1, 33)}), PlanFault::too_few_blocks);
@@ -288,8 +305,8 @@ TEST_F(GateTest, SharedBlocksCountOnce) {
   LiveRequest& request = *live_[0];
   Sequence& first = table_[table_.order()[0]];
   const std::uint32_t shared_tail = first.blocks[1];
-  pool_.share(first.blocks[0]);
-  pool_.share(shared_tail);
+  pool().share(first.blocks[0]);
+  pool().share(shared_tail);
   (void)request;
   answer_ = [](const luna_snapshot& snapshot, luna_plan& plan) {
     EXPECT_EQ(snapshot.reqs[0].n_kv_blocks, 2U);
@@ -305,8 +322,8 @@ TEST_F(GateTest, SharedBlocksCountOnce) {
   // Pre-empting one of two holders frees nothing.
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 65)}), PlanFault::too_few_blocks);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 64)}), PlanFault::none);
-  pool_.release(first.blocks[0]);
-  pool_.release(shared_tail);
+  pool().release(first.blocks[0]);
+  pool().release(shared_tail);
 }
 
 /// A gate before a pool with keys: row 0 decodes on blocks 0 and 1 of the prompt that rows 1 and 2
@@ -317,6 +334,8 @@ class PrefixGateTest : public ::testing::Test {
       : scheduler_(test::scheduler_of([this](const luna_snapshot& snapshot, luna_plan& plan) {
           return answer_(snapshot, plan);
         })) {
+    groups_.add(std::make_unique<Group>(
+        model_.compiled, group_options(true), GroupNumbers{}, wake_));
     const RequestLimits limits{.vocab_size = 264,
                                .n_positions_max = 256,
                                .kv_block_tokens = kBlockTokens,
@@ -326,19 +345,19 @@ class PrefixGateTest : public ::testing::Test {
       auto request = EngineRig::request(test::some_prompt(100, 1), 20);
       request->streams = {std::make_shared<pipeline::TokenStream>(20, 4096, 0)};
       live_.push_back(LiveRequest::make(std::move(request), limits, tokenizer_).value());
-      table_.add(*live_.back());
+      table_.add(*live_.back()).group = groups_.only();
     }
     Sequence& running = table_[table_.order()[0]];
     running.phase = Phase::prefill;
     for (int b = 0; b < 3; ++b)
-      running.blocks[running.n_blocks++] = *pool_.allocate();
+      running.blocks[running.n_blocks++] = *pool().allocate();
     running.n_computed = 96;
-    prefixes_.keep(running);
-    pool_.release(running.blocks[--running.n_blocks]);
+    prefixes().keep(running);
+    pool().release(running.blocks[--running.n_blocks]);
     running.n_keyed = 2;
     running.n_computed = 64;
     for (std::size_t row = 1; row < 3; ++row)
-      prefixes_.look_up(table_[table_.order()[row]]);
+      prefixes().look_up(table_[table_.order()[row]]);
   }
 
   PlanFault ask(std::vector<luna_action> actions) {
@@ -354,26 +373,24 @@ class PrefixGateTest : public ::testing::Test {
       plan.n_actions = static_cast<std::uint32_t>(actions.size());
       return LUNA_OK;
     };
-    const DeviceLoad load;
-    return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, std::span(&load, 1), plan_);
+    return gate_.ask({.step = 1, .now = Nanoseconds{1000}}, plan_);
   }
+  [[nodiscard]] KvPool& pool() { return groups_.only()->pool; }
+  [[nodiscard]] PrefixReuse& prefixes() { return groups_.only()->prefixes; }
 
   text::Tokenizer tokenizer_ = test::tiny_tokenizer();
   PlanFunction answer_;
   plugin::Instance<luna_scheduler_if> scheduler_;
-  KvPool pool_{PrefixTree::Options{.n_blocks = kBlocks, .block_tokens = kBlockTokens}};
-  PrefixReuse prefixes_{pool_};
   std::vector<std::unique_ptr<LiveRequest>> live_;
-  SequenceTable table_{8, 8};
+  test::FakeModel model_{small_model()};
+  WakeSignal wake_;
+  SequenceTable table_{kSlots, 8};
+  Groups groups_{1};
   SchedulerGate gate_{scheduler_,
-                      {.n_rows_max = 100,
-                       .n_seqs_max = 3,
-                       .kv_block_tokens = kBlockTokens,
-                       .kv_block_bytes = 1,
-                       .n_devices = 1},
+                      {.n_rows_max = 100, .n_seqs_max = 3, .kv_block_tokens = kBlockTokens},
                       table_,
-                      pool_};
-  StepPlan plan_{8, 3};
+                      groups_};
+  StepPlan plan_{kSlots, 3};
 };
 
 TEST_F(PrefixGateTest, WaitingRowsPayForWhatNobodyHolds) {

@@ -19,7 +19,7 @@ struct ThreadedRig {
               .completion = Completion::threaded}),
         tokenizer(tiny_tokenizer()),
         scheduler(static_scheduler()) {
-    engine = Engine::create({fake.compiled,
+    engine = Engine::create({{&fake.compiled},
                              scheduler,
                              tokenizer,
                              clock,

@@ -43,7 +43,7 @@ class PipelineOnEngine : public ::testing::Test {
     options.completion = Completion::threaded;
     options.n_kv_blocks = 256;
     fake = std::make_unique<FakeModel>(options);
-    auto made = engine::Engine::create({fake->compiled,
+    auto made = engine::Engine::create({{&fake->compiled},
                                         scheduler,
                                         rig.tokenizer,
                                         rig.clock,

@@ -64,7 +64,9 @@ typedef struct luna_req_row {
   uint64_t last_step_ns;       /* when its last step ended; 0: none has */
 } luna_req_row;
 
-/* One device. What is said of its group stands in the rows of all devices of the group. */
+/* One device. What is said of its group stands in the rows of all devices of the group, which stand
+ * together, in layer order. Numbers of devices are never given twice, also where groups come and go:
+ * then a device's number is not its index. The number of a group that has left is given again. */
 typedef struct luna_device_row {
   uint32_t device;
   uint32_t group;              /* pipeline group: devices that hold one copy of a model together */
@@ -91,7 +93,7 @@ typedef struct luna_device_row {
   uint32_t n_running;              /* rows of the group that hold KV */
   uint32_t attention;              /* devices of equal numbers attend with equal bits over KV of equal
                                       layout: SLICE and MOVE are legal between these */
-  uint32_t pad;
+  uint32_t is_leaving;             /* 1: its group takes no further rows */
 } luna_device_row;
 
 typedef struct luna_link_row {

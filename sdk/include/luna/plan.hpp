@@ -1,0 +1,325 @@
+// The plan that a policy makes, and its books: what it takes is legal. Header-only.
+#pragma once
+
+#include <luna/snapshot.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace luna {
+
+/// What the next step of a group has left, beside what the plan took of it.
+struct GroupBooks {
+  std::uint32_t device = 0;     ///< number of its first device
+  std::uint32_t n_devices = 0;  ///< their numbers follow each other
+  std::uint32_t first_row = 0;  ///< index of the first device's row
+  std::uint32_t n_tokens_left = 0;
+  std::uint32_t n_rows_left = 0;
+  std::uint32_t n_steps_free = 0;     ///< steps that could begin: 0: none of its rows can run
+  std::uint32_t n_steps_in_flight = 0;
+  bool is_leaving = false;            ///< takes no further rows
+  std::int64_t n_blocks_total = 0;
+  std::int64_t n_blocks_free = 0;     ///< below 0: decoding rows took what was promised
+  std::int64_t n_blocks_reserve = 0;  ///< 0 while no row of it holds KV
+  std::int64_t n_shared_taken = 0;    ///< counted on by the rows let in
+  std::int64_t n_given_back = 0;
+  std::uint32_t n_actions = 0;        ///< on its rows, but ASSIGN
+  bool is_short_of_blocks = false;    ///< a row did not run for want of some
+};
+
+/// The plan being made. It keeps the books of the step of each group (tokens, rows, KV blocks), so
+/// that what it takes is legal. One per instance; its buffers are reused, so later plans allocate
+/// nothing.
+class Plan {
+ public:
+  /// Indices of the rows that a plan may name, in order of arrival, for the policy to sort. Filled
+  /// anew for each plan.
+  [[nodiscard]] std::vector<std::uint32_t>& order() { return order_; }
+
+  /// Runs row i in the step of its group: as many of the tokens it wants as the step still has room
+  /// for. A waiting row is let in when its whole prompt and one block more fit, beside the reserve
+  /// for the rows that hold KV, if any does. A decoding row that finds no block for its draft runs
+  /// without it. Returns false when it cannot run: the step is full, KV blocks are short, it is in
+  /// the plan, it waits for the step that it is in, it belongs to no group, or to one that has as
+  /// many steps in flight as it can.
+  bool take(std::uint32_t i, std::uint32_t n_tokens_max = UINT32_MAX) {
+    const Row row = snapshot()[i];
+    GroupBooks* const books = books_of(i);
+    if (books == nullptr || books->n_steps_free == 0) return false;
+    std::uint32_t n_tokens = std::min({n_tokens_max, n_wanted(i), books->n_tokens_left});
+    if (n_tokens == 0 || books->n_rows_left == 0 || is_planned(i) || full()) return false;
+    std::int64_t n_blocks = n_blocks_to_take(i, n_tokens);
+    if (row.is_decoding() && n_blocks > books->n_blocks_free) {
+      n_tokens = 1;
+      n_blocks = n_blocks_to_take(i, n_tokens);
+    }
+    const std::int64_t n_spared = row.is_waiting() ? books->n_blocks_reserve : 0;
+    if (n_blocks + n_spared > books->n_blocks_free) {
+      books->is_short_of_blocks = true;
+      return false;
+    }
+    books->n_blocks_free -= n_blocks;
+    books->n_tokens_left -= n_tokens;
+    --books->n_rows_left;
+    books->n_shared_taken += n_shared(i);
+    add(i, LUNA_VERB_RUN, LUNA_REASON_ORDER, n_tokens);
+    return true;
+  }
+
+  /// Gives waiting row i to the group of a device: it may be taken in this plan. False if it is not
+  /// waiting, was assigned or planned, or the group takes no rows or could never hold it.
+  bool assign(std::uint32_t i, std::uint32_t device, std::uint16_t reason = LUNA_REASON_ORDER) {
+    const std::optional<std::uint32_t> group = group_of_device(device);
+    if (!group || !can_assign(i, groups_[*group]) || is_planned(i) || full()) return false;
+    if (is_assigned(i)) return false;
+    found_.resize(snapshot_->n_reqs);
+    const GroupBooks& books = groups_[*group];
+    Found& found = found_[i];
+    found = {.is_assigned = true};
+    if (const luna_prefix_row* prefix = snapshot().prefix(i, books.device); prefix != nullptr) {
+      found.n_tokens = prefix->n_tokens;
+      found.n_kv_blocks_shared = prefix->n_kv_blocks_shared;
+    }
+    group_of_row_[i] = *group;
+    append(i, LUNA_VERB_ASSIGN, reason, 0);
+    return true;
+  }
+  /// Whether the group takes the waiting row, if it is not planned yet.
+  [[nodiscard]] bool can_assign(std::uint32_t i, const GroupBooks& books) const {
+    const Row row = snapshot()[i];
+    const std::uint32_t n_left = row->n_generated_max - row->n_generated;
+    return row.is_waiting() && !books.is_leaving &&
+           n_blocks(row->n_prompt + n_left) <= books.n_blocks_total;
+  }
+
+  /// Frees the KV of row i; it waits and is recomputed. False if it holds none, or is in the plan
+  /// or in a step.
+  bool preempt(std::uint32_t i, std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
+    const Row row = snapshot()[i];
+    if (row.is_waiting() || is_planned(i) || row.is_in_step() || full()) return false;
+    give_back(i);
+    add(i, LUNA_VERB_PREEMPT, reason, 0);
+    return true;
+  }
+
+  /// Ends row i with an error. False if it is in the plan or in a step.
+  bool reject(std::uint32_t i, std::uint16_t reason) {
+    const Row row = snapshot()[i];
+    if (is_planned(i) || row.is_in_step() || full()) return false;
+    if (!row.is_waiting()) give_back(i);
+    add(i, LUNA_VERB_REJECT, reason, 0);
+    return true;
+  }
+
+  /// Ends row i because it would wait too long; its client is told both numbers.
+  bool reject_for_queue(std::uint32_t i, std::uint32_t wait_ms, std::uint32_t wait_ms_max) {
+    if (!reject(i, LUNA_REASON_QUEUE_LONG)) return false;
+    luna_action& action = raw_->actions[raw_->n_actions - 1];
+    action.wait_ms = wait_ms;
+    action.wait_ms_max = wait_ms_max;
+    return true;
+  }
+
+  /// Plan again then, even if nothing happens.
+  void wake_at(std::uint64_t now_ns) { raw_->wake_at_ns = now_ns; }
+
+  [[nodiscard]] bool is_planned(std::uint32_t i) const { return planned_[i] != 0; }
+  /// By this plan.
+  [[nodiscard]] bool is_assigned(std::uint32_t i) const {
+    return i < found_.size() && found_[i].is_assigned;
+  }
+  /// Where it belongs, as the plan leaves it; none: nullptr.
+  [[nodiscard]] const GroupBooks* group_of(std::uint32_t i) const {
+    return group_of_row_[i] == kNone ? nullptr : &groups_[group_of_row_[i]];
+  }
+  /// In the order of their devices.
+  [[nodiscard]] std::span<const GroupBooks> groups() const { return groups_; }
+  /// Of the step of the only group; of several groups the most that one of them has.
+  [[nodiscard]] std::uint32_t n_tokens_left() const {
+    return most_left(&GroupBooks::n_tokens_left);
+  }
+  [[nodiscard]] std::uint32_t n_rows_left() const { return most_left(&GroupBooks::n_rows_left); }
+  /// Rows that no snapshot exceeds: what a policy's own tables need room for.
+  [[nodiscard]] std::uint32_t n_reqs_max() const { return n_reqs_max_; }
+  /// What a waiting row need not compute, where it belongs: found in the prefix cache there.
+  [[nodiscard]] std::uint32_t n_found_tokens(std::uint32_t i) const {
+    return is_assigned(i) ? found_[i].n_tokens : snapshot()[i]->n_computed;
+  }
+  /// Of these, blocks that other rows hold.
+  [[nodiscard]] std::uint32_t n_found_blocks_shared(std::uint32_t i) const {
+    return is_assigned(i) ? found_[i].n_kv_blocks_shared : snapshot()[i]->n_kv_blocks_shared;
+  }
+
+  /// The books of a new plan. Called by the base class.
+  ///
+  /// n_reqs_max  rows that no snapshot exceeds
+  void begin(const luna_snapshot* raw_snapshot, luna_plan* raw, std::uint32_t n_reqs_max) {
+    snapshot_ = raw_snapshot;
+    raw_ = raw;
+    raw_->n_actions = 0;
+    raw_->wake_at_ns = 0;
+    n_reqs_max_ = n_reqs_max;
+    order_.reserve(n_reqs_max);
+    planned_.reserve(n_reqs_max);
+    group_of_row_.reserve(n_reqs_max);
+    planned_.assign(raw_snapshot->n_reqs, 0);
+    found_.clear();
+    open_books();
+    const Snapshot rows = snapshot();
+    if (groups_.size() > 1) found_.reserve(n_reqs_max);
+    order_.clear();
+    group_of_row_.clear();
+    for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
+      if (rows[i].is_plannable()) order_.push_back(i);
+      group_of_row_.push_back(find_group(rows[i]->device));
+      if (group_of_row_[i] == kNone || rows[i].is_waiting()) continue;
+      GroupBooks& books = groups_[group_of_row_[i]];
+      books.n_blocks_free -= n_blocks_promised(rows[i]);
+      books.n_blocks_reserve = rows.device(books.first_row).n_kv_blocks_reserve;
+    }
+  }
+  void begin(const luna_snapshot* raw_snapshot, luna_plan* raw) {
+    begin(raw_snapshot, raw, raw->n_actions_max);
+  }
+
+  /// A policy that never pre-empts must not stand still: when no row of a group could run for want
+  /// of blocks, and no step of it is in flight whose end may bring some, its newest row that holds
+  /// some gives them up. Called by the base class.
+  void end() {
+    for (std::uint32_t g = 0; g < groups_.size(); ++g) {
+      const GroupBooks& books = groups_[g];
+      if (books.n_actions > 0 || !books.is_short_of_blocks || books.n_steps_in_flight > 0) continue;
+      for (std::uint32_t i = snapshot_->n_reqs; i-- > 0;)
+        if (group_of_row_[i] == g && preempt(i)) break;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  /// What a row finds where it was assigned.
+  struct Found {
+    bool is_assigned = false;
+    std::uint32_t n_tokens = 0;
+    std::uint32_t n_kv_blocks_shared = 0;
+  };
+
+  [[nodiscard]] Snapshot snapshot() const { return Snapshot(snapshot_); }
+  [[nodiscard]] bool full() const { return raw_->n_actions >= raw_->n_actions_max; }
+  [[nodiscard]] std::int64_t n_blocks(std::uint32_t n_tokens) const {
+    const std::uint32_t block = snapshot_->kv_block_tokens;
+    return n_tokens / block + (n_tokens % block != 0 ? 1 : 0);
+  }
+
+  void open_books() {
+    const Snapshot rows = snapshot();
+    groups_.clear();
+    groups_.reserve(rows.n_devices());
+    for (std::uint32_t d = 0; d < rows.n_devices(); d = rows.group_end(d)) {
+      const luna_device_row& device = rows.device(d);
+      const std::uint32_t n_steps_max = std::max(device.n_steps_in_flight_max, 1U);
+      GroupBooks& books = groups_.emplace_back();
+      books.device = device.device;
+      books.n_devices = rows.group_end(d) - d;
+      books.first_row = d;
+      books.n_tokens_left = snapshot_->n_rows_max;
+      books.n_rows_left = snapshot_->n_seqs_max;
+      books.n_steps_in_flight = device.n_steps_in_flight;
+      books.n_steps_free = n_steps_max - std::min(device.n_steps_in_flight, n_steps_max);
+      books.is_leaving = device.is_leaving != 0;
+      books.n_blocks_total = device.n_kv_blocks_total;
+      books.n_blocks_free = device.n_kv_blocks_free;
+    }
+  }
+  // By the number of its first device. Rows of one group stand in runs, mostly.
+  [[nodiscard]] std::uint32_t find_group(std::uint32_t device) {
+    if (last_group_ < groups_.size() && groups_[last_group_].device == device) return last_group_;
+    for (std::uint32_t g = 0; g < groups_.size(); ++g)
+      if (groups_[g].device == device) return last_group_ = g;
+    return kNone;
+  }
+  [[nodiscard]] std::optional<std::uint32_t> group_of_device(std::uint32_t device) const {
+    for (std::uint32_t g = 0; g < groups_.size(); ++g)
+      if (device >= groups_[g].device && device - groups_[g].device < groups_[g].n_devices)
+        return g;
+    return std::nullopt;
+  }
+  [[nodiscard]] GroupBooks* books_of(std::uint32_t i) {
+    return group_of_row_[i] == kNone ? nullptr : &groups_[group_of_row_[i]];
+  }
+  [[nodiscard]] std::uint32_t most_left(std::uint32_t GroupBooks::*field) const {
+    std::uint32_t most = 0;
+    for (const GroupBooks& books : groups_)
+      most = std::max(most, books.*field);
+    return most;
+  }
+
+  [[nodiscard]] std::uint32_t n_wanted(std::uint32_t i) const {
+    const Row row = snapshot()[i];
+    return row.is_waiting() ? row->n_prompt - n_found_tokens(i) : row.n_wanted();
+  }
+  // What a prefilling row was let in for and has not taken yet: nobody else may have it.
+  [[nodiscard]] std::int64_t n_blocks_promised(Row row) const {
+    if (!row.is_prefilling()) return 0;
+    return std::max<std::int64_t>(n_blocks(row->n_prompt) - row->n_kv_blocks, 0);
+  }
+  [[nodiscard]] std::int64_t n_blocks_to_take(std::uint32_t i, std::uint32_t n_tokens) const {
+    const Row row = snapshot()[i];
+    if (row.is_prefilling()) return 0;
+    if (row.is_decoding()) {
+      // A draft that was rejected may have left more blocks than the tokens need.
+      const std::int64_t grown = n_blocks(row->n_computed + n_tokens) - row->n_kv_blocks;
+      return std::max<std::int64_t>(grown, 0) + row->n_kv_blocks_copied;
+    }
+    const std::uint32_t n_left = row->n_generated_max - row->n_generated;
+    return n_blocks(row->n_prompt + std::min(n_left, snapshot_->kv_block_tokens)) - n_shared(i);
+  }
+  // Blocks that a waiting row would share with rows that hold them. Which ones they are the books
+  // do not know: any that this plan gives back may be among them.
+  [[nodiscard]] std::int64_t n_shared(std::uint32_t i) const {
+    if (!snapshot()[i].is_waiting()) return 0;
+    const std::int64_t n_given_back = groups_[group_of_row_[i]].n_given_back;
+    return std::max<std::int64_t>(n_found_blocks_shared(i) - n_given_back, 0);
+  }
+  // Likewise, what a row gives back may be shared with a row that this plan lets in.
+  void give_back(std::uint32_t i) {
+    const Row row = snapshot()[i];
+    GroupBooks* const books = books_of(i);
+    if (books == nullptr) return;
+    const std::int64_t kept = std::min<std::int64_t>(row->n_kv_blocks_freed, books->n_shared_taken);
+    books->n_shared_taken -= kept;
+    books->n_given_back += row->n_kv_blocks_freed;
+    books->n_blocks_free += row->n_kv_blocks_freed - kept + n_blocks_promised(row);
+  }
+  void add(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
+    append(i, verb, reason, n_tokens);
+    planned_[i] = 1;
+    if (GroupBooks* const books = books_of(i); books != nullptr) ++books->n_actions;
+  }
+  void append(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
+    const GroupBooks* const books = books_of(i);
+    raw_->actions[raw_->n_actions++] = {
+        .row = i,
+        .verb = verb,
+        .reason = reason,
+        .device = books != nullptr ? books->device : LUNA_NO_DEVICE,
+        .first_token = 0,
+        .n_tokens = n_tokens,
+        .arg = 0};
+  }
+
+  const luna_snapshot* snapshot_ = nullptr;
+  luna_plan* raw_ = nullptr;
+  std::uint32_t n_reqs_max_ = 0;
+  std::uint32_t last_group_ = 0;  // the one found last
+  std::vector<GroupBooks> groups_;
+  std::vector<std::uint32_t> order_;
+  std::vector<unsigned char> planned_;       // by row
+  std::vector<std::uint32_t> group_of_row_;  // by row: among groups_; kNone
+  std::vector<Found> found_;                 // by row; empty while none is assigned
+};
+
+}  // namespace luna
