@@ -71,7 +71,7 @@ struct App::Impl {
 
   Result<void> find_plugins();
   Result<void> open_devices();
-  [[nodiscard]] std::vector<model::Device*> devices_of(const config::ModelSettings& model) const;
+  [[nodiscard]] std::vector<model::Device*> devices_of(const std::vector<std::string>& names) const;
   [[nodiscard]] const ServedModel* find_model(const std::string& name) const;
   Result<void> load_models();
   Result<void> build_pipeline();
@@ -107,7 +107,7 @@ Result<void> App::Impl::open_devices() {
   }
   const bool needs_transport = std::any_of(
       settings.models.begin(), settings.models.end(), [](const config::ModelSettings& m) {
-        return m.devices.size() > 1;
+        return std::ranges::any_of(m.device_groups(), [](const auto& g) { return g.size() > 1; });
       });
   if (needs_transport) {
     LUNA_TRY(transport, choose_transport(*catalog, settings.transport));
@@ -138,9 +138,9 @@ Result<engine::PlanRecorder::Options> App::Impl::plan_record_of(const std::strin
       .file_bytes_max = scheduler.record_bytes_max};
 }
 
-std::vector<model::Device*> App::Impl::devices_of(const config::ModelSettings& model) const {
+std::vector<model::Device*> App::Impl::devices_of(const std::vector<std::string>& names) const {
   std::vector<model::Device*> found;
-  for (const std::string& name : model.devices) {
+  for (const std::string& name : names) {
     const auto device = std::find_if(devices.begin(), devices.end(), [&](const OpenDevice& d) {
       return d.device->name() == name;
     });
@@ -163,12 +163,14 @@ Result<void> App::Impl::load_models() {
   for (const config::ModelSettings& model : settings.models)
     if (speculation.method == config::SpeculationMethod::draft &&
         model.name == speculation.draft_model)
-      draft = {model, devices_of(model)};
+      draft = {model, devices_of(model.devices)};
   for (const config::ModelSettings& wanted : settings.models) {
     // It answers nothing itself: each of the others has one of its own.
     if (wanted.name == speculation.draft_model) continue;
     ModelParts parts;
-    parts.devices = devices_of(wanted);
+    const auto groups = wanted.device_groups();
+    for (const std::vector<std::string>& names : groups)
+      parts.groups.push_back(devices_of(names));
     parts.draft = draft;
     LUNA_TRY(parts.scheduler, make_scheduler());
     if (settings.scheduler.record) {
@@ -181,7 +183,7 @@ Result<void> App::Impl::load_models() {
     parts.n_requests_max = settings.server.n_requests_max;
     parts.speculation = speculation;
     LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
-    metrics.add_model(wanted.name, model->stats(), wanted.devices);
+    metrics.add_model(wanted.name, model->stats(), groups);
     models.push_back(std::move(model));
   }
   return {};

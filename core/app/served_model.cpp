@@ -155,7 +155,7 @@ struct ServedModel::Impl {
   std::optional<text::Tokenizer> tokenizer;
   std::unique_ptr<TemplateRenderer> renderer;
   std::unique_ptr<model::Model> draft_model;
-  std::unique_ptr<model::Model> model;
+  std::vector<std::unique_ptr<model::Model>> models;  // one a group
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
@@ -163,6 +163,7 @@ struct ServedModel::Impl {
 
   Result<void> read_text(const std::filesystem::path& path);
   Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
+  Result<void> load_groups(const model::ModelOptions& options, const ModelParts& parts);
   Result<void> load(const config::ModelSettings& settings,
                     ModelParts parts,
                     const std::filesystem::path& path);
@@ -204,11 +205,32 @@ Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
   return {};
 }
 
+/// A copy of the model a group.
+Result<void> ServedModel::Impl::load_groups(const model::ModelOptions& options,
+                                            const ModelParts& parts) {
+  for (const std::vector<model::Device*>& devices : parts.groups) {
+    const model::ModelResources resources{parts.quants, devices, parts.collective};
+    LUNA_TRY(auto model, model::Model::load(options, resources));
+    const model::CompiledModel& compiled = model->compiled();
+    logger("model")->info(
+        "loaded model={} group={} layers={} kv_blocks={} kv_block_tokens={} context={} "
+        "steps_in_flight={}",
+        name,
+        models.size(),
+        compiled.config.n_layers,
+        compiled.n_kv_blocks,
+        compiled.kv_block_tokens,
+        compiled.limits.n_positions_max,
+        compiled.n_lanes());
+    models.push_back(std::move(model));
+  }
+  return {};
+}
+
 Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
                                      ModelParts parts,
                                      const std::filesystem::path& path) {
   if (auto text = read_text(path); !text) return text.error().in("model " + name);
-  const model::ModelResources resources{parts.quants, parts.devices, parts.collective};
   engine::SpeculationOptions speculation = speculation_options(settings, parts.speculation);
   // First: its KV is bounded, and the model may take all that is left.
   if (speculation.n_draft_max > 0 && parts.draft) {
@@ -218,8 +240,10 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   model::ModelOptions model_asked =
       model_options(settings, path, n_draft_rows(settings, speculation));
   if (draft_model) model_asked.n_lanes = one_step_in_flight(settings);
-  LUNA_TRY(model, model::Model::load(model_asked, resources));
-  const model::CompiledModel& compiled = model->compiled();
+  LUNA_TRY(load_groups(model_asked, parts));
+  std::vector<const model::CompiledModel*> compiled;
+  for (const auto& model : models)
+    compiled.push_back(&model->compiled());
   scheduler = std::move(parts.scheduler);
   engine::EngineOptions options;
   options.n_waiting_max = parts.n_requests_max;
@@ -236,17 +260,10 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   LUNA_TRY(
       engine,
       engine::Engine::create(
-          {{&compiled}, scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake}, options));
+          {std::move(compiled), scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake},
+          options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
-  logger("model")->info(
-      "loaded model={} layers={} kv_blocks={} kv_block_tokens={} context={} steps_in_flight={}",
-      name,
-      compiled.config.n_layers,
-      compiled.n_kv_blocks,
-      compiled.kv_block_tokens,
-      compiled.limits.n_positions_max,
-      compiled.n_lanes());
   return {};
 }
 
@@ -270,7 +287,7 @@ pipeline::PipelineModel ServedModel::pipeline_model() const {
   view.runner = impl_->runner.get();
   view.tokenizer = &*impl_->tokenizer;
   view.chat = impl_->renderer.get();
-  view.context_tokens_max = impl_->model->compiled().limits.n_positions_max;
+  view.context_tokens_max = impl_->models.front()->compiled().limits.n_positions_max;
   return view;
 }
 

@@ -29,7 +29,8 @@ struct DraftParts {
 
 /// What a model is built from. Everything pointed to outlives it.
 struct ModelParts {
-  std::vector<model::Device*> devices;            ///< in layer order
+  /// By group, each of which holds a copy of the model; in layer order.
+  std::vector<std::vector<model::Device*>> groups;
   plugin::Instance<luna_scheduler_if> scheduler;  ///< of its own: policies keep state
   std::span<const plugin::Instance<luna_quant_if>> quants;
   std::optional<model::Collective> collective;

@@ -88,6 +88,7 @@ struct DeviceSettings {
 enum class KvCacheType { bf16, int8 };
 enum class Numerics { i12, i8, bf16 };
 enum class PrefixCacheScope { all, tenant };
+enum class Layout { pipeline, replicas };
 
 /// A contiguous range of a model's layers.
 struct LayerRange {
@@ -107,7 +108,10 @@ struct ModelSettings {
   KvCacheType kv_cache = KvCacheType::bf16;
   Numerics numerics = Numerics::i12;
   std::vector<std::string> devices;  ///< names of [[device]] tables, in layer order
-  /// One range a device, in the order of `devices`; none: "auto".
+  Layout layout = Layout::pipeline;
+  /// The devices once more, by the copy of the model that they hold; none: as the layout says.
+  std::optional<std::vector<std::vector<std::string>>> groups;
+  /// One range a device, in the order of each group; none: "auto".
   std::optional<std::vector<LayerRange>> layers;
   std::optional<std::uint32_t> context_tokens_max;  ///< none: what the model was trained for
   std::optional<std::uint32_t> kv_tokens_max;       ///< none: what the devices' memory holds
@@ -120,6 +124,9 @@ struct ModelSettings {
   bool prefix_cache = true;              ///< keep KV blocks for prompts that begin the same
   PrefixCacheScope prefix_cache_scope = PrefixCacheScope::all;
   Position at;
+
+  /// Names of devices by group, each of which holds a copy of the model, in layer order.
+  [[nodiscard]] std::vector<std::vector<std::string>> device_groups() const;
 };
 
 /// One [[stage]], in the order a request passes them.

@@ -265,12 +265,51 @@ class Reader {
       if (model.source.find('/') != std::string::npos || model.source.ends_with(".gguf"))
         model.path = (settings().folder / model.source).lexically_normal();
       resolve_devices(model, name, *model_nodes_[i], known);
-      if (model.layers && !model.devices.empty() && model.layers->size() != model.devices.size())
-        report(value_position(*model_nodes_[i], "layers"),
-               name + ".layers has " + std::to_string(model.layers->size()) +
-                   " elements: must be one for each of the " +
-                   std::to_string(model.devices.size()) + " devices");
+      resolve_groups(model, name, *model_nodes_[i]);
+      check_layers(model, name, *model_nodes_[i]);
     }
+  }
+
+  void check_layers(const ModelSettings& model, const std::string& name, const TomlNode& node) {
+    if (!model.layers || model.devices.empty()) return;
+    for (const std::vector<std::string>& group : model.device_groups()) {
+      if (model.layers->size() == group.size()) continue;
+      report(value_position(node, "layers"),
+             name + ".layers has " + std::to_string(model.layers->size()) +
+                 " elements: must be one for each of the " + std::to_string(group.size()) +
+                 (model.device_groups().size() > 1 ? " devices of a group" : " devices"));
+      return;
+    }
+  }
+
+  /// The groups hold the devices of the model, each once.
+  void resolve_groups(const ModelSettings& model, const std::string& name, const TomlNode& node) {
+    const TomlEntry* entry = find_entry(node, "groups");
+    if (entry == nullptr || !model.groups) return;
+    if (const TomlEntry* layout = find_entry(node, "layout"); layout != nullptr)
+      report(layout->key_at,
+             name + ".layout: has no effect beside " + name +
+                 ".groups, which says which devices hold a copy; remove one of them");
+    std::vector<std::string> seen;
+    const auto& lists = std::get<List>(entry->node.value);
+    for (std::size_t g = 0; g < model.groups->size(); ++g) {
+      const auto& devices = std::get<List>(lists[g].value);
+      for (std::size_t d = 0; d < devices.size(); ++d) {
+        const std::string& device = (*model.groups)[g][d];
+        const std::string what = name + ".groups: \"" + device + "\"";
+        if (std::ranges::count(model.devices, device) == 0)
+          report(devices[d].at,
+                 what + " is not one of " + name + ".devices" +
+                     nearest_key_hint(device, model.devices));
+        if (std::ranges::count(seen, device) != 0)
+          report(devices[d].at, what + " stands there twice");
+        seen.push_back(device);
+      }
+    }
+    for (const std::string& device : model.devices)
+      if (std::ranges::count(seen, device) == 0)
+        report(entry->node.at,
+               name + ".groups: \"" + device + "\" of " + name + ".devices is in none of them");
   }
 
   void resolve_devices(const ModelSettings& model,
@@ -328,6 +367,7 @@ class Reader {
     const ModelSettings& draft = settings().models[draft_idx];
     if (known.size() == 1)
       report(at, what + " is the only [[model]]: there must be one it drafts for");
+    if (speculation.method == SpeculationMethod::draft) refuse_groups_with_drafts(at, what);
     if (!draft.kv_tokens_max)
       report(at, what + ": that [[model]] needs kv_tokens_max, what is left is for the others");
     if (draft.prune_keep_percent != 100)
@@ -339,6 +379,17 @@ class Reader {
                    "\": it is speculation.draft_model, which answers nothing itself; must be "
                    "another [[model]]");
     refuse_idle_draft_keys(draft_idx);
+  }
+
+  /// A draft model and the one that it drafts for take turns on one copy.
+  void refuse_groups_with_drafts(Position at, const std::string& what) {
+    for (std::size_t i = 0; i < settings().models.size(); ++i) {
+      const std::size_t n_groups = settings().models[i].device_groups().size();
+      if (n_groups > 1)
+        report(at,
+               what + ": model[" + std::to_string(i) + "] is held by " + std::to_string(n_groups) +
+                   " groups of devices; with a draft model there must be one copy of each model");
+    }
   }
 
   /// Keys of a [[model]] that only an engine of its own would read. They would be believed.

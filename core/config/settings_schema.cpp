@@ -126,21 +126,28 @@ constexpr std::array kKeys = {
          "numeric class of quantized weights", store<&ModelSettings::numerics>},
   KeyRow{"model", "devices", text_list, 0, 0, "", kRequired,
          "names of the devices that hold it, in layer order", store<&ModelSettings::devices>},
+  KeyRow{"model", "layout", choice, 0, 0, "pipeline|replicas", "pipeline",
+         "pipeline: the devices share the layers of one copy; replicas: each device holds a copy",
+         store<&ModelSettings::layout>},
+  KeyRow{"model", "groups", text_lists, 0, 0, "", "",
+         "the devices once more, such as [[\"a0\", \"a1\"], [\"a2\", \"a3\"]]: those of each list share "
+         "the layers of one copy", store<&ModelSettings::groups>},
   KeyRow{"model", "layers", layers, 0, kLayersMax, "", "auto",
-         "layers per device", store<&ModelSettings::layers>},
+         "layers per device, the same in each group", store<&ModelSettings::layers>},
   KeyRow{"model", "context_tokens_max", integer, 16, 1 << 24, "", "",
          "longest sequence, prompt and answer; absent: what the model was trained for",
          store<&ModelSettings::context_tokens_max>},
   KeyRow{"model", "kv_tokens_max", integer, 64, 1 << 28, "", "",
-         "tokens that the KV cache holds, all sequences together; absent: all memory that is left",
+         "tokens that the KV cache of a copy holds, all its sequences together; absent: all memory "
+         "that is left",
          store<&ModelSettings::kv_tokens_max>},
   KeyRow{"model", "kv_reserve_percent", integer, 0, 50, "", "1",
          "of the KV cache: a waiting request starts only where so much stays free for running ones",
          store<&ModelSettings::kv_reserve_percent>},
   KeyRow{"model", "sequences_max", integer, 1, 4096, "", "64",
-         "sequences that run at the same time", store<&ModelSettings::n_sequences_max>},
+         "sequences that run at the same time on a copy of the model", store<&ModelSettings::n_sequences_max>},
   KeyRow{"model", "step_tokens_max", integer, 1, 65536, "", "512",
-         "tokens that one step computes", store<&ModelSettings::step_tokens_max>},
+         "tokens that one step of a copy computes", store<&ModelSettings::step_tokens_max>},
   KeyRow{"model", "micro_batches", integer, 0, 8, "", "0",
          "steps in flight, so that each device works on one; 0: as many as devices; with a draft model 1",
          store<&ModelSettings::n_micro_batches>},
@@ -228,6 +235,8 @@ std::string describe_key(const KeyRow& row) {
       return "a list of paths";
     case text_list:
       return "a list of at least one text";
+    case text_lists:
+      return "a list of lists of at least one text each, such as [[\"a0\", \"a1\"], [\"a2\"]]";
     case layers:
       return "\"auto\", layers per device such as [18, 12], or ranges such as [\"0..17\", "
              "\"18..29\"]";

@@ -16,15 +16,16 @@
 namespace luna::config {
 
 enum class ValueType {
-  boolean,    ///< true or false
-  integer,    ///< a whole number in min..max
-  bytes,      ///< a whole number of bytes in min..max, or a text with a unit: "1 GiB"
-  text,       ///< of min..max bytes, without control characters
-  choice,     ///< one of `choices`
-  path,       ///< relative to the file's folder; "" is none
-  path_list,  ///< the same, several
-  text_list,  ///< at least one text
-  layers,     ///< "auto", counts per device [18, 12], or ranges ["0..17", "18..29"]
+  boolean,     ///< true or false
+  integer,     ///< a whole number in min..max
+  bytes,       ///< a whole number of bytes in min..max, or a text with a unit: "1 GiB"
+  text,        ///< of min..max bytes, without control characters
+  choice,      ///< one of `choices`
+  path,        ///< relative to the file's folder; "" is none
+  path_list,   ///< the same, several
+  text_list,   ///< at least one text
+  text_lists,  ///< lists of texts, at least one, none of them empty
+  layers,      ///< "auto", counts per device [18, 12], or ranges ["0..17", "18..29"]
 };
 
 /// A checked value on its way to its field. A choice is its place among the choices, true is 1.
@@ -33,6 +34,7 @@ using Value = std::variant<std::int64_t,
                            std::filesystem::path,
                            std::vector<std::filesystem::path>,
                            std::vector<std::string>,
+                           std::vector<std::vector<std::string>>,
                            std::vector<LayerRange>>;
 
 struct KeyRow {

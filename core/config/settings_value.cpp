@@ -126,6 +126,12 @@ std::optional<std::string> text_of(const TomlNode& node) {
   return *text;
 }
 
+/// At least one.
+std::optional<std::vector<std::string>> texts_of(const TomlNode& node) {
+  auto texts = convert_list<std::string>(node, text_of);
+  return texts && !texts->empty() ? texts : std::nullopt;
+}
+
 /// A Value, where there is anything.
 template <typename T>
 std::optional<Value> wrap(std::optional<T> value) {
@@ -169,10 +175,12 @@ std::optional<Value> convert(const KeyRow& row,
     case ValueType::path_list:
       return wrap(convert_list<std::filesystem::path>(
           node, [&](const TomlNode& element) { return convert_path(element, folder); }));
-    case ValueType::text_list: {
-      auto texts = convert_list<std::string>(node, text_of);
-      if (texts && texts->empty()) return std::nullopt;
-      return wrap(std::move(texts));
+    case ValueType::text_list:
+      return wrap(texts_of(node));
+    case ValueType::text_lists: {
+      auto lists = convert_list<std::vector<std::string>>(node, texts_of);
+      if (lists && lists->empty()) return std::nullopt;
+      return wrap(std::move(lists));
     }
     case ValueType::layers:
       return wrap(convert_layers(row, node));

@@ -112,14 +112,12 @@ Result<void> check_copy(const model::CompiledModel& first, const model::Compiled
 Result<void> check_groups(const EngineParts& parts,
                           const EngineOptions& options,
                           const model::StepLimits& limits) {
-  if (parts.models.size() > telemetry::kGroupsMax ||
-      options.n_groups_max > telemetry::kGroupsMax) {
-    return Error{Code::invalid_argument,
-                 "model " + parts.models.front()->name + ": " +
-                     std::to_string(std::max<std::size_t>(parts.models.size(),
-                                                          options.n_groups_max)) +
-                     " groups of devices: at most " + std::to_string(telemetry::kGroupsMax) +
-                     " are served"};
+  if (parts.models.size() > telemetry::kGroupsMax || options.n_groups_max > telemetry::kGroupsMax) {
+    return Error{
+        Code::invalid_argument,
+        "model " + parts.models.front()->name + ": " +
+            std::to_string(std::max<std::size_t>(parts.models.size(), options.n_groups_max)) +
+            " groups of devices: at most " + std::to_string(telemetry::kGroupsMax) + " are served"};
   }
   for (const model::CompiledModel* model : parts.models) {
     LUNA_TRY(check_model(*model, limits));
@@ -131,8 +129,8 @@ Result<void> check_groups(const EngineParts& parts,
   if (options.speculation.n_draft_max == 0 || options.speculation.draft_model == nullptr) return {};
   return Error{Code::unsupported,
                "draft model " + options.speculation.draft_model->name +
-                   ": it drafts for one group of devices, and model " +
-                   parts.models.front()->name + " may have several"};
+                   ": it drafts for one group of devices, and model " + parts.models.front()->name +
+                   " may have several"};
 }
 
 }  // namespace
@@ -163,13 +161,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
                      " bytes is more than one answer can hold"};
   }
   const auto n_blocks = [](const model::CompiledModel* group) { return group->n_kv_blocks; };
-  const RequestLimits limits{.vocab_size = model.config.vocab_size,
-                             .n_positions_max = step_limits.n_positions_max,
-                             .kv_block_tokens = model.kv_block_tokens,
-                             .n_kv_blocks = n_blocks(*std::ranges::max_element(parts.models, {}, n_blocks)),
-                             .n_choices_max = std::max(options.n_waiting_max, 1U),
-                             .prefix_per_tenant = options.prefix_cache_per_tenant,
-                             .ngrams = ngram_lengths(options.speculation)};
+  const RequestLimits limits{
+      .vocab_size = model.config.vocab_size,
+      .n_positions_max = step_limits.n_positions_max,
+      .kv_block_tokens = model.kv_block_tokens,
+      .n_kv_blocks = n_blocks(*std::ranges::max_element(parts.models, {}, n_blocks)),
+      .n_choices_max = std::max(options.n_waiting_max, 1U),
+      .prefix_per_tenant = options.prefix_cache_per_tenant,
+      .ngrams = ngram_lengths(options.speculation)};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
 }

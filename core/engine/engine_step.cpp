@@ -264,8 +264,7 @@ void Engine::Impl::start_step(Group& group, Nanoseconds now, Nanoseconds planned
 void Engine::Impl::add_to_batch(const PlannedRun& run, Group& group, StepBatch& batch) {
   Sequence& sequence = sequences[run.slot];
   std::span<const pipeline::TokenId> draft;
-  sequence.trace.n_beside_max =
-      std::max(sequence.trace.n_beside_max, group.books.n_runs - 1);
+  sequence.trace.n_beside_max = std::max(sequence.trace.n_beside_max, group.books.n_runs - 1);
   sequence.trace.n_steps_beside_max =
       std::max(sequence.trace.n_steps_beside_max, group.lanes.n_in_flight());
   if (sequence.phase == Phase::prefill) {

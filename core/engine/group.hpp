@@ -81,11 +81,11 @@ struct Group {
   DraftPause draft_pause;
   std::vector<DeviceLoad> loads;         ///< by device
   std::vector<std::uint32_t> attention;  ///< by device
-  std::uint64_t n_steps = 0;      ///< begun
-  Nanoseconds step_ended{0};      ///< the last on all devices
-  Nanoseconds step_sampled{0};    ///< the last with its tokens
-  std::uint32_t n_queued = 0;     ///< rows that wait for it, as counted last
-  std::uint32_t n_running = 0;    ///< rows that hold KV, as counted last
+  std::uint64_t n_steps = 0;             ///< begun
+  Nanoseconds step_ended{0};             ///< the last on all devices
+  Nanoseconds step_sampled{0};           ///< the last with its tokens
+  std::uint32_t n_queued = 0;            ///< rows that wait for it, as counted last
+  std::uint32_t n_running = 0;           ///< rows that hold KV, as counted last
 
  private:
   std::array<Nanoseconds, 10> last_latencies_{};  // ring of ended requests

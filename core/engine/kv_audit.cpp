@@ -34,7 +34,8 @@ std::string_view KvAudit::count_references(const KvPool& pool,
       ++counts_[sequence.blocks[b]];
       if (pool.n_references(sequence.blocks[b]) == 1) ++n_exclusive;
     }
-    if (n_exclusive != pool.n_exclusive(slot)) return "the blocks of a sequence alone are miscounted";
+    if (n_exclusive != pool.n_exclusive(slot))
+      return "the blocks of a sequence alone are miscounted";
     if (sequence.phase == Phase::waiting && sequence.n_blocks != 0)
       return "a waiting sequence holds blocks";
     if (sequence.n_keyed > sequence.n_blocks || (pool.tree() == nullptr && sequence.n_keyed != 0))

@@ -23,8 +23,8 @@ class PlanBooks {
   void withdraw(const Sequence& sequence);
   /// A waiting row of the plan takes what it would find in the prefix cache.
   void lend(const PrefixHit& hit);
-  /// Takes the blocks that a run of so many tokens writes. All withdraw() and lend() come before the
-  /// first.
+  /// Takes the blocks that a run of so many tokens writes. All withdraw() and lend() come before
+  /// the first.
   ///
   /// n_found    waiting: blocks that it was lent
   /// n_reserve  blocks that must stay free

@@ -221,8 +221,7 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time, StepPlan& plan) {
   if (plan.wake_at && *plan.wake_at <= time.now) plan.wake_at.reset();
   // Nor does it for a row that is handed round.
   const bool acts = !plan.runs.empty() || !plan.preempted.empty() || !plan.rejected.empty();
-  const bool goes_on =
-      acts || n_new_assigns_ > 0 || plan.wake_at || tables.n_steps_in_flight > 0;
+  const bool goes_on = acts || n_new_assigns_ > 0 || plan.wake_at || tables.n_steps_in_flight > 0;
   return goes_on ? PlanFault::none : PlanFault::changes_nothing;
 }
 

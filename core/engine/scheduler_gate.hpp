@@ -93,13 +93,13 @@ class SchedulerGate {
   const SequenceTable& sequences_;
   Groups& groups_;
   PlanRecorder* recorder_ = nullptr;
-  std::vector<std::uint32_t> slots_;       // by row
+  std::vector<std::uint32_t> slots_;  // by row
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;
   std::vector<luna_prefix_row> prefixes_;
   std::vector<luna_action> actions_;
-  std::vector<std::uint8_t> taken_;    // by row: has an action but ASSIGN
-  std::vector<Group*> assigned_;       // by slot: by this plan
+  std::vector<std::uint8_t> taken_;  // by row: has an action but ASSIGN
+  std::vector<Group*> assigned_;     // by slot: by this plan
   luna_plan answer_{};
   luna_err err_{};
   std::uint32_t n_rows_ = 0;

@@ -90,9 +90,7 @@ struct Sequence {
     return n_prefill - n_computed;
   }
   /// Whether a plan may name it.
-  [[nodiscard]] bool is_plannable() const {
-    return !is_held && (!in_step() || n_wanted() > 0);
-  }
+  [[nodiscard]] bool is_plannable() const { return !is_held && (!in_step() || n_wanted() > 0); }
   /// KV blocks that it may need, to its end.
   [[nodiscard]] std::uint32_t n_blocks_max(std::uint32_t block_tokens) const {
     const SequenceRequest& asked = *request->asked;

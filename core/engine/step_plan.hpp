@@ -31,8 +31,8 @@ struct PlannedAssign {
   Group* group;
 };
 
-/// A value, reused; carried out as assigned, rejected, pre-empted, then runs in order, those of each
-/// group in a step of its own.
+/// A value, reused; carried out as assigned, rejected, pre-empted, then runs in order, those of
+/// each group in a step of its own.
 struct StepPlan {
   /// n_runs_max  of all groups together
   explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {

@@ -89,4 +89,11 @@ Reply steps_reply(const ModelService& models) {
   return reply;
 }
 
+Reply groups_reply(const ModelService& models) {
+  Reply reply;
+  reply.content_type = "application/jsonl; charset=utf-8";
+  reply.body = models.metrics.render_groups();
+  return reply;
+}
+
 }  // namespace luna::http

@@ -19,5 +19,7 @@ Reply model_reply(const ModelService& models, std::string_view id);
 Reply metrics_reply(const ModelService& models);
 /// The last steps of every model, a line of JSON each: where their time went.
 Reply steps_reply(const ModelService& models);
+/// How the groups of devices stand: a line of JSON each.
+Reply groups_reply(const ModelService& models);
 
 }  // namespace luna::http

@@ -16,7 +16,7 @@ namespace {
 namespace asio = boost::asio;
 namespace bhttp = boost::beast::http;
 
-enum class Handler { chat, completion, models, model, live, ready, metrics, steps };
+enum class Handler { chat, completion, models, model, live, ready, metrics, steps, groups };
 
 struct Route {
   std::string_view path;
@@ -34,6 +34,7 @@ constexpr Route kRoutes[] = {
     {"/health/live", Handler::live, "GET, HEAD", true},
     {"/metrics", Handler::metrics, "GET, HEAD", false},
     {"/admin/steps", Handler::steps, "GET, HEAD", false},
+    {"/admin/groups", Handler::groups, "GET, HEAD", false},
 };
 constexpr Route kModelRoute = {"/v1/models/", Handler::model, "GET, HEAD", false};
 
@@ -127,6 +128,8 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
       return metrics_reply(*exchange.models());
     case Handler::steps:
       return steps_reply(*exchange.models());
+    case Handler::groups:
+      return groups_reply(*exchange.models());
     case Handler::chat:
     case Handler::completion:
       break;

@@ -103,7 +103,8 @@ struct EngineStats {
   Counter n_steps{0};
   Counter n_steps_in_flight{0};
   Counter n_steps_in_flight_max{0};
-  /// Inside op programs, by device: in layer order, group after group; those beyond are not counted.
+  /// Inside op programs, by device: in layer order, group after group; those beyond are not
+  /// counted.
   std::array<Counter, kDevicesCounted> device_busy_ns{};
   std::array<GroupStats, kGroupsMax> groups{};
   Counter n_plan_calls{0};    ///< border calls: scheduler

@@ -1,5 +1,8 @@
 #include "core/telemetry/metrics.hpp"
 
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
@@ -143,6 +146,48 @@ constexpr ScalarFamily kScalars[] = {
      &EngineStats::n_plans_rejected},
 };
 
+struct GroupFamily {
+  const char* name;
+  const char* key;  // in the page of groups
+  const char* help;
+  MetricType type;
+  std::atomic<std::uint64_t> GroupStats::*field;
+};
+
+constexpr GroupFamily kOfGroups[] = {
+    {"luna_group_requests_running",
+     "running",
+     "Sequences that hold KV of the group.",
+     kGauge,
+     &GroupStats::n_running},
+    {"luna_group_requests_waiting",
+     "waiting",
+     "Sequences that wait for the group.",
+     kGauge,
+     &GroupStats::n_waiting},
+    {"luna_group_steps_total", "steps", "Steps begun.", kCounter, &GroupStats::n_steps},
+    {"luna_group_steps_in_flight",
+     "steps_in_flight",
+     "Steps that run now.",
+     kGauge,
+     &GroupStats::n_steps_in_flight},
+    {"luna_group_kv_blocks_used",
+     "kv_blocks_used",
+     "KV blocks held by sequences.",
+     kGauge,
+     &GroupStats::n_kv_blocks_used},
+    {"luna_group_kv_blocks_cached",
+     "kv_blocks_cached",
+     "KV blocks held by the prefix cache alone.",
+     kGauge,
+     &GroupStats::n_kv_blocks_cached},
+    {"luna_group_kv_blocks_free",
+     "kv_blocks_free",
+     "KV blocks free.",
+     kGauge,
+     &GroupStats::n_kv_blocks_free},
+};
+
 }  // namespace
 
 std::string MetricsPage::render() const {
@@ -162,9 +207,18 @@ std::string MetricsPage::render() const {
                 kCounter);
   for (const Source& model : models_) {
     const auto& busy_ns = model.stats->device_busy_ns;
-    for (std::size_t d = 0; d < std::min(model.devices.size(), busy_ns.size()); ++d)
-      families.value({{"model", model.name}, {"device", model.devices[d]}},
-                     load(busy_ns[d]) * 1e-9);
+    std::size_t d = 0;
+    for (const std::vector<std::string>& devices : model.groups)
+      for (const std::string& device : devices)
+        if (const std::size_t n = d++; n < busy_ns.size())
+          families.value({{"model", model.name}, {"device", device}}, load(busy_ns[n]) * 1e-9);
+  }
+  for (const GroupFamily& family : kOfGroups) {
+    families.open(family.name, family.help, family.type);
+    for (const Source& model : models_)
+      for (std::size_t g = 0; g < std::min(model.groups.size(), kGroupsMax); ++g)
+        families.value({{"model", model.name}, {"group", std::to_string(g)}},
+                       load(model.stats->groups[g].*family.field));
   }
   families.open("luna_border_calls_total", "Calls over the plugin border.", kCounter);
   for (const Source& model : models_) {
@@ -202,6 +256,23 @@ std::string MetricsPage::render() const {
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families.all());
   return std::move(out).str();
+}
+
+std::string MetricsPage::render_groups() const {
+  std::string text;
+  for (const Source& model : models_) {
+    for (std::size_t g = 0; g < std::min(model.groups.size(), kGroupsMax); ++g) {
+      const std::vector<std::string>& devices = model.groups[g];
+      boost::json::object object = {
+          {"model", model.name},
+          {"group", g},
+          {"devices", boost::json::array(devices.begin(), devices.end())}};
+      for (const GroupFamily& family : kOfGroups)
+        object[family.key] = (model.stats->groups[g].*family.field).load();
+      text.append(boost::json::serialize(object)).push_back('\n');
+    }
+  }
+  return text;
 }
 
 std::string MetricsPage::render_steps(std::size_t n) const {

@@ -30,11 +30,11 @@ class MetricsPage {
 
   /// Adds a model's series. [start-up]
   ///
-  /// devices  their names, in layer order
+  /// groups  names of its devices, in layer order, by the copy of the model that they hold
   void add_model(std::string name,
                  const EngineStats& stats,
-                 std::vector<std::string> devices = {}) {
-    models_.push_back({std::move(name), &stats, std::move(devices)});
+                 std::vector<std::vector<std::string>> groups = {}) {
+    models_.push_back({std::move(name), &stats, std::move(groups)});
   }
 
   /// Calls into stage roles; the counter outlives the page. [start-up]
@@ -46,11 +46,14 @@ class MetricsPage {
   /// The last n steps at most of every model, oldest first: a line of JSON each.
   [[nodiscard]] std::string render_steps(std::size_t n) const;
 
+  /// How every group of devices of every model stands: a line of JSON each.
+  [[nodiscard]] std::string render_groups() const;
+
  private:
   struct Source {
     std::string name;
     const EngineStats* stats;
-    std::vector<std::string> devices;
+    std::vector<std::vector<std::string>> groups;
   };
   std::string version_;
   const HttpStats& http_;

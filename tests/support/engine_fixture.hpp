@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -98,11 +99,15 @@ class EngineRig {
  public:
   explicit EngineRig(const FakeModelOptions& model_options = {},
                      std::optional<plugin::Instance<luna_scheduler_if>> with = std::nullopt,
-                     const EngineOptions& options = {})
+                     const EngineOptions& options = {},
+                     const std::vector<FakeModelOptions>& other_groups = {})
       : fake(model_options),
         tokenizer(tiny_tokenizer()),
         scheduler(with ? std::move(*with) : static_scheduler()) {
-    auto made = Engine::create({{&fake.compiled},
+    std::vector<const model::CompiledModel*> models = {&fake.compiled};
+    for (const FakeModelOptions& group : other_groups)
+      models.push_back(&others.emplace_back(group).compiled);
+    auto made = Engine::create({std::move(models),
                                 scheduler,
                                 tokenizer,
                                 clock,
@@ -148,16 +153,26 @@ class EngineRig {
       const bool worked = engine->advance();
       clock.advance(std::chrono::milliseconds(1));
       ++n_turns;
-      if (!worked && !fake.complete()) return n_turns;
+      if (!worked && !complete()) return n_turns;
     }
     ADD_FAILURE() << "the engine does not come to rest";
     return n_turns;
+  }
+
+  /// The oldest step of each device of each group.
+  bool complete() {
+    bool any = fake.complete();
+    for (FakeModel& other : others)
+      any |= other.complete();
+    return any;
   }
 
   void expect_clean() {
     EXPECT_EQ(engine->audit_kv(), "");
     EXPECT_EQ(stats.n_kv_audit_failures.load(), 0U);
     EXPECT_THAT(fake.faults(), ::testing::IsEmpty());
+    for (const FakeModel& other : others)
+      EXPECT_THAT(other.faults(), ::testing::IsEmpty());
   }
   /// Nothing runs and every block is free.
   void expect_empty() {
@@ -167,6 +182,7 @@ class EngineRig {
   }
 
   FakeModel fake;
+  std::deque<FakeModel> others;  // further groups
   text::Tokenizer tokenizer;
   plugin::Instance<luna_scheduler_if> scheduler;
   VirtualClock clock;

@@ -51,8 +51,8 @@ class LeastOutstanding {
   }
 };
 
-/// The group whose prefix cache has most of the prompt, as long as it has not so much more work left
-/// than the least loaded one; else that one.
+/// The group whose prefix cache has most of the prompt, as long as it has not so much more work
+/// left than the least loaded one; else that one.
 class StickyPrefix {
  public:
   explicit StickyPrefix(double n_tokens_lead_max) : n_tokens_lead_max_(n_tokens_lead_max) {}
@@ -89,8 +89,8 @@ class GroupRouter {
     if (name == "sticky") router_ = StickyPrefix(n_tokens_lead_max);
   }
 
-  /// Assigns the rows that belong to no group and are in no plan yet, in order of arrival. Rows that
-  /// no group could ever hold are left.
+  /// Assigns the rows that belong to no group and are in no plan yet, in order of arrival. Rows
+  /// that no group could ever hold are left.
   void assign_waiting(const Snapshot& rows, Plan& out) {
     loads_.clear();
     for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {

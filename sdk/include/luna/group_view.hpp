@@ -31,7 +31,8 @@ class GroupView {
       if (whole.group_of(i) != &books) continue;
       indices_.push_back(i);
       luna_req_row& row = rows_.emplace_back();
-      std::memcpy(&row, rows[i].operator->(), std::min(sizeof(row), std::size_t{tables.req_stride}));
+      std::memcpy(
+          &row, rows[i].operator->(), std::min(sizeof(row), std::size_t{tables.req_stride}));
       row.device = books.device;
       if (!whole.is_assigned(i)) continue;
       row.n_computed = row.n_cached = whole.n_found_tokens(i);

@@ -18,16 +18,16 @@ struct GroupBooks {
   std::uint32_t first_row = 0;  ///< index of the first device's row
   std::uint32_t n_tokens_left = 0;
   std::uint32_t n_rows_left = 0;
-  std::uint32_t n_steps_free = 0;     ///< steps that could begin: 0: none of its rows can run
+  std::uint32_t n_steps_free = 0;  ///< steps that could begin: 0: none of its rows can run
   std::uint32_t n_steps_in_flight = 0;
-  bool is_leaving = false;            ///< takes no further rows
+  bool is_leaving = false;  ///< takes no further rows
   std::int64_t n_blocks_total = 0;
   std::int64_t n_blocks_free = 0;     ///< below 0: decoding rows took what was promised
   std::int64_t n_blocks_reserve = 0;  ///< 0 while no row of it holds KV
   std::int64_t n_shared_taken = 0;    ///< counted on by the rows let in
   std::int64_t n_given_back = 0;
-  std::uint32_t n_actions = 0;        ///< on its rows, but ASSIGN
-  bool is_short_of_blocks = false;    ///< a row did not run for want of some
+  std::uint32_t n_actions = 0;      ///< on its rows, but ASSIGN
+  bool is_short_of_blocks = false;  ///< a row did not run for want of some
 };
 
 /// The plan being made. It keeps the books of the step of each group (tokens, rows, KV blocks), so
@@ -301,14 +301,13 @@ class Plan {
   }
   void append(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
     const GroupBooks* const books = books_of(i);
-    raw_->actions[raw_->n_actions++] = {
-        .row = i,
-        .verb = verb,
-        .reason = reason,
-        .device = books != nullptr ? books->device : LUNA_NO_DEVICE,
-        .first_token = 0,
-        .n_tokens = n_tokens,
-        .arg = 0};
+    raw_->actions[raw_->n_actions++] = {.row = i,
+                                        .verb = verb,
+                                        .reason = reason,
+                                        .device = books != nullptr ? books->device : LUNA_NO_DEVICE,
+                                        .first_token = 0,
+                                        .n_tokens = n_tokens,
+                                        .arg = 0};
   }
 
   const luna_snapshot* snapshot_ = nullptr;

@@ -37,9 +37,10 @@ namespace luna {
 ///
 /// Where several groups of devices hold copies of the model, the base class gives each waiting row
 /// to one of them (a class with `static GroupRouter router(const Settings&)` says how; else: the
-/// least work left), and each group has a policy of its own, a copy, which sees the rows and devices
-/// of that group only. A class with `static constexpr bool kPlansAllGroups = true` does all of that
-/// itself: one plan() sees all rows, and assigns them; what it leaves, the base class assigns.
+/// least work left), and each group has a policy of its own, a copy, which sees the rows and
+/// devices of that group only. A class with `static constexpr bool kPlansAllGroups = true` does all
+/// of that itself: one plan() sees all rows, and assigns them; what it leaves, the base class
+/// assigns.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;

@@ -30,6 +30,7 @@ struct TinySetup {
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t n_threads = 1;
   std::uint32_t n_devices = 1;  // in a row, as many steps in flight
+  std::uint32_t n_groups = 1;   // of so many devices
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
   bool drafts_for_itself = false;  // the same file is its draft model
@@ -88,7 +89,7 @@ class TinyServer {
     device_options.memory_bytes = std::uint64_t{256} << 20U;
     device_options.n_threads = setup.n_threads;
     std::vector<model::Device*> devices;
-    for (std::uint32_t d = 0; d < setup.n_devices; ++d) {
+    for (std::uint32_t d = 0; d < setup.n_groups * setup.n_devices; ++d) {
       device_options.name = "a" + std::to_string(d);
       LUNA_TRY(auto device, model::Device::open(server->backend_, device_options));
       devices.push_back(server->devices_.emplace_back(std::move(device)).get());
@@ -103,19 +104,25 @@ class TinyServer {
                       .n_out_rows_max = 128,  // as many for drafts as for sequences
                       .n_positions_max = 0};
     options.kv_blocks_max = setup.n_kv_blocks;
-    const model::ModelResources resources{server->quants_, devices, server->collective()};
-    LUNA_TRY(server->model_, model::Model::load(options, resources));
+    std::vector<const model::CompiledModel*> compiled;
+    for (std::uint32_t g = 0; g < setup.n_groups; ++g) {
+      const auto group = std::span(devices).subspan(g * setup.n_devices, setup.n_devices);
+      LUNA_TRY(auto model,
+               model::Model::load(options, {server->quants_, group, server->collective()}));
+      compiled.push_back(&server->models_.emplace_back(std::move(model))->compiled());
+    }
     engine::EngineOptions engine_options = setup.engine;
     engine_options.step_tokens_max = setup.n_rows_max;
     if (setup.drafts_for_itself) {
       options.name = "draft";
       options.kv_blocks_max = 128;
       options.limits = {.n_rows_max = 128, .n_seqs_max = 8, .n_out_rows_max = 8};
-      LUNA_TRY(server->draft_model_, model::Model::load(options, resources));
+      LUNA_TRY(server->draft_model_,
+               model::Model::load(options, {server->quants_, devices, server->collective()}));
       engine_options.speculation.draft_model = &server->draft_model_->compiled();
     }
     LUNA_TRY(server->engine_,
-             engine::Engine::create({{&server->model_->compiled()},
+             engine::Engine::create({std::move(compiled),
                                      server->scheduler_,
                                      server->tokenizer_,
                                      server->clock_,
@@ -133,7 +140,7 @@ class TinyServer {
     view.name = "tiny";
     view.runner = runner_.get();
     view.tokenizer = &tokenizer_;
-    view.context_tokens_max = model_->compiled().limits.n_positions_max;
+    view.context_tokens_max = models_.front()->compiled().limits.n_positions_max;
     engine::SequenceRequest asked;
     std::mt19937 random(test::test_seed());
     for (std::uint32_t i = 0; i < kPromptTokens; ++i)
@@ -190,7 +197,7 @@ class TinyServer {
   plugin::Instance<luna_scheduler_if> scheduler_ = test::static_scheduler();
   std::vector<std::unique_ptr<model::Device>> devices_;
   std::unique_ptr<model::Model> draft_model_;
-  std::unique_ptr<model::Model> model_;
+  std::vector<std::unique_ptr<model::Model>> models_;  // one a group
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<pipeline::EngineRunner> runner_;
 };
@@ -282,6 +289,32 @@ TEST_F(Reproducibility, PipelinesWithAStepOnEachDeviceChangeNoBit) {
           EXPECT_GE(run.end.trace.n_beside_max, 31U / n_devices - 1);
         }
       }
+    }
+  }
+}
+
+TEST_F(Reproducibility, SeveralGroupsOfDevicesChangeNoBit) {
+  const TinyFile file(3);
+  for (const float temperature : {0.0F, 1.0F}) {
+    std::optional<Reproduction> first;
+    for (const auto& [n_groups, n_devices] : {std::pair(1U, 1U), {2U, 1U}, {3U, 1U}, {2U, 2U}}) {
+      SCOPED_TRACE(std::to_string(n_groups) + " groups of " + std::to_string(n_devices));
+      TinySetup setup;
+      setup.n_devices = n_devices;
+      setup.n_groups = n_groups;
+      const auto server = TinyServer::make(file, setup);
+      ASSERT_TRUE(server) << server.error().message();
+      const std::vector<Reproduction> runs =
+          (*server)->reproduce(temperature, reproduction_settings());
+      ASSERT_FALSE(runs.empty());
+      if (!first) first = runs[0];
+      for (const Reproduction& run : runs) {
+        SCOPED_TRACE(run.setting);
+        EXPECT_EQ(run.tokens, first->tokens);
+        EXPECT_EQ(run.end.trace.logits_hash, first->end.trace.logits_hash);
+      }
+      for (std::uint32_t g = 0; g < n_groups; ++g)
+        EXPECT_GT((*server)->stats.groups[g].n_steps.load(), 100U);
     }
   }
 }

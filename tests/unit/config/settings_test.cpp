@@ -121,6 +121,53 @@ TEST(Settings, LayersAreCountsOrRanges) {
   }
 }
 
+/// A model on four devices, with more keys.
+SettingsReading read_groups(const std::string& keys) {
+  std::string text = kLeast;
+  text.replace(
+      text.find("devices = "), 17, "devices = [\"a0\", \"a1\", \"a2\", \"a3\"]\n" + keys + "\n");
+  for (const char* name : {"a1", "a2", "a3"})
+    text +=
+        std::string("[[device]]\nname = \"") + name + "\"\nbackend = \"cpu\"\nmemory = 9999999\n";
+  return read(text);
+}
+
+TEST(Settings, GroupsOfDevicesEachHoldACopy) {
+  const auto groups_of = [](const std::string& keys) {
+    const SettingsReading reading = read_groups(keys);
+    EXPECT_EQ(messages(reading), "") << keys;
+    return reading.settings.models[0].device_groups();
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_THAT(groups_of(""), ElementsAre(Names{"a0", "a1", "a2", "a3"}));
+  EXPECT_THAT(groups_of("layout = \"pipeline\""), ElementsAre(Names{"a0", "a1", "a2", "a3"}));
+  EXPECT_THAT(groups_of("layout = \"replicas\""),
+              ElementsAre(Names{"a0"}, Names{"a1"}, Names{"a2"}, Names{"a3"}));
+  EXPECT_THAT(groups_of("groups = [[\"a0\", \"a1\"], [\"a3\", \"a2\"]]\nlayers = [18, 12]"),
+              ElementsAre(Names{"a0", "a1"}, Names{"a3", "a2"}));
+}
+
+TEST(Settings, GroupsThatAreNonsenseAreToldWithTheirPlace) {
+  const auto wrong = [](const std::string& keys) { return messages(read_groups(keys)); };
+  EXPECT_THAT(wrong("layout = \"star\""), HasSubstr("one of pipeline|replicas (t.toml:9:10)"));
+  EXPECT_THAT(wrong("groups = [\"a0\"]"), HasSubstr("must be a list of lists"));
+  EXPECT_THAT(wrong("groups = [[\"a0\"], []]"), HasSubstr("must be a list of lists"));
+  EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\", \"a9\"]]"),
+              HasSubstr("\"a9\" is not one of model[0].devices; the nearest"));
+  EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\", \"a3\", \"a0\"]]"),
+              HasSubstr("\"a0\" stands there twice (t.toml:9:39)"));
+  EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\"]]"),
+              HasSubstr("\"a3\" of model[0].devices is in none of them (t.toml:9:10)"));
+  EXPECT_THAT(wrong("layout = \"replicas\"\ngroups = [[\"a0\", \"a1\"], [\"a2\", \"a3\"]]"),
+              HasSubstr("model[0].layout: has no effect beside model[0].groups"));
+  EXPECT_THAT(wrong("layout = \"replicas\"\nlayers = [18, 12]"),
+              HasSubstr("must be one for each of the 1 devices of a group (t.toml:10:10)"));
+  const std::string draft =
+      "layout = \"replicas\"\n[[model]]\nname = \"small\"\npath = \"s\"\ndevices = [\"a0\"]\n"
+      "kv_tokens_max = 64\n[speculation]\nmethod = \"draft\"\ndraft_model = \"small\"";
+  EXPECT_THAT(wrong(draft), HasSubstr("model[0] is held by 4 groups of devices"));
+}
+
 TEST(Settings, ModelPathIsAPathOrAKnownName) {
   const auto path_of = [](const std::string& written) {
     std::string text = kLeast;

@@ -15,15 +15,15 @@ namespace {
 
 void expect_steps_allocate_nothing(const EngineOptions& options,
                                    FakeModel* draft_model = nullptr,
-                                   std::uint32_t n_lanes = 1) {
+                                   std::uint32_t n_lanes = 1,
+                                   std::size_t n_other_groups = 0) {
   // Few blocks, so that sequences are pre-empted; choices, so that blocks are shared and copied.
-  EngineRig rig({.n_shards = 2,
-                 .n_lanes = n_lanes,
-                 .n_kv_blocks = 14,
-                 .n_draft_rows_max = 16,
-                 .completion = Completion::deferred},
-                std::nullopt,
-                options);
+  const FakeModelOptions group{.n_shards = 2,
+                               .n_lanes = n_lanes,
+                               .n_kv_blocks = 14,
+                               .n_draft_rows_max = 16,
+                               .completion = Completion::deferred};
+  EngineRig rig(group, std::nullopt, options, std::vector<FakeModelOptions>(n_other_groups, group));
   std::vector<Asked> asked;
   for (std::uint32_t round = 0; round < 2; ++round) {
     for (std::uint32_t i = 0; i < 15; ++i) {
@@ -38,7 +38,7 @@ void expect_steps_allocate_nothing(const EngineOptions& options,
       if (round > 0) start_counting();  // the first round warms the policy's buffers up
       works = rig.engine->advance();
       stop_counting();
-      works |= rig.fake.complete();
+      works |= rig.complete();
       if (draft_model != nullptr) works |= draft_model->complete();
       rig.clock.advance(std::chrono::milliseconds(1));
     }
@@ -59,6 +59,11 @@ TEST(EngineAllocation, SeveralStepsInFlightAllocateAndFreeNothing) {
   options.speculation = {.n_draft_max = 4, .lengths = {.n_min = 1, .n_max = 3}};
   for (const std::uint32_t n_lanes : {2U, 3U})
     expect_steps_allocate_nothing(options, nullptr, n_lanes);
+}
+
+TEST(EngineAllocation, StepsOfSeveralGroupsAllocateAndFreeNothing) {
+  for (const std::uint32_t n_lanes : {1U, 2U})
+    expect_steps_allocate_nothing({}, nullptr, n_lanes, 2);
 }
 
 TEST(EngineAllocation, StepsWithDraftsAllocateAndFreeNothing) {
@@ -182,8 +187,8 @@ TEST(EngineAllocation, PrefillAndDecodeOnCpuDevicesAllocateNothing) {
   const text::Tokenizer tokenizer = tiny_tokenizer();
   auto scheduler = static_scheduler();
   telemetry::EngineStats stats;
-  auto engine =
-      Engine::create({{&cpu.compiled}, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, {});
+  auto engine = Engine::create(
+      {{&cpu.compiled}, scheduler, tokenizer, clock, stats, [](void*) {}, nullptr}, {});
   ASSERT_TRUE(engine) << engine.error().message();
   for (std::uint32_t round = 0; round < 2; ++round) {
     std::vector<Asked> asked;

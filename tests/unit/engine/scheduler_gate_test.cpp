@@ -18,10 +18,11 @@ constexpr std::uint32_t kBlockTokens = 32;
 constexpr std::uint32_t kSlots = 8;
 
 GroupOptions group_options(bool prefix_cache, bool is_only = true) {
-  return {.limits = {.n_rows_max = 100, .n_seqs_max = 3, .n_out_rows_max = 3, .n_positions_max = 256},
-          .n_slots = kSlots,
-          .prefix_cache = prefix_cache,
-          .is_only = is_only};
+  return {
+      .limits = {.n_rows_max = 100, .n_seqs_max = 3, .n_out_rows_max = 3, .n_positions_max = 256},
+      .n_slots = kSlots,
+      .prefix_cache = prefix_cache,
+      .is_only = is_only};
 }
 
 test::FakeModelOptions small_model() {
@@ -45,8 +46,8 @@ class GateTest : public ::testing::Test {
               {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens},
               table_,
               groups_) {
-    groups_.add(std::make_unique<Group>(
-        model_.compiled, group_options(false), GroupNumbers{}, wake_));
+    groups_.add(
+        std::make_unique<Group>(model_.compiled, group_options(false), GroupNumbers{}, wake_));
     for (const std::uint32_t n : {40U, 100U, 10U}) {
       auto request = EngineRig::request(test::some_prompt(n, n), 20);
       request->streams = {std::make_shared<pipeline::TokenStream>(20, 4096, 0)};
@@ -334,8 +335,8 @@ class PrefixGateTest : public ::testing::Test {
       : scheduler_(test::scheduler_of([this](const luna_snapshot& snapshot, luna_plan& plan) {
           return answer_(snapshot, plan);
         })) {
-    groups_.add(std::make_unique<Group>(
-        model_.compiled, group_options(true), GroupNumbers{}, wake_));
+    groups_.add(
+        std::make_unique<Group>(model_.compiled, group_options(true), GroupNumbers{}, wake_));
     const RequestLimits limits{.vocab_size = 264,
                                .n_positions_max = 256,
                                .kv_block_tokens = kBlockTokens,
@@ -406,6 +407,67 @@ TEST_F(PrefixGateTest, WaitingRowsPayForWhatNobodyHolds) {
   // What a row gives back and another takes is not free.
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 4)}), PlanFault::none);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_PREEMPT), run(1, 4), run(2, 4)}), PlanFault::too_few_blocks);
+}
+
+TEST_F(GateTest, OfSeveralGroupsOnlyLegalOnesGetRows) {
+  test::FakeModelOptions small = small_model();
+  small.n_kv_blocks = 1;
+  test::FakeModel other(small);
+  Groups groups(2);
+  for (const model::CompiledModel* model : {&model_.compiled, &other.compiled}) {
+    const auto n = static_cast<std::uint32_t>(groups.all().size());
+    groups.add(std::make_unique<Group>(*model,
+                                       group_options(true, false),
+                                       GroupNumbers{.id = n, .place = n, .first_device = n + 10},
+                                       wake_));
+  }
+  SchedulerGate gate(
+      scheduler_,
+      {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens, .n_groups_max = 2},
+      table_,
+      groups);
+  StepPlan plan(kSlots, 4);
+  Sequence& running = table_[table_.order()[0]];
+  running.group = groups.all().front().get();
+  for (std::uint32_t b = 0; b < running.n_blocks; ++b)
+    running.blocks[b] = *running.group->pool.allocate();
+  for (const std::size_t row : {1U, 2U})
+    table_[table_.order()[row]].group = nullptr;
+  const auto ask_of = [&](std::vector<luna_action> actions) {
+    answer_ = [actions](const luna_snapshot& snapshot, luna_plan& answer) {
+      EXPECT_EQ(snapshot.n_devices, 2U);
+      EXPECT_EQ(snapshot.devices[1].device, 11U);
+      EXPECT_EQ(snapshot.devices[1].group, 1U);
+      EXPECT_EQ(snapshot.devices[1].attention, snapshot.devices[0].attention);
+      EXPECT_EQ(snapshot.reqs[0].device, 10U);
+      EXPECT_EQ(snapshot.reqs[1].device, LUNA_NO_DEVICE);
+      std::copy(actions.begin(), actions.end(), answer.actions);
+      answer.n_actions = static_cast<std::uint32_t>(actions.size());
+      return LUNA_OK;
+    };
+    return gate.ask({.step = 1, .now = Nanoseconds{1000}}, plan);
+  };
+  const auto assign = [](std::uint32_t row, std::uint32_t device) {
+    return verb(row, LUNA_VERB_ASSIGN, device);
+  };
+  EXPECT_EQ(ask_of({run(1, 1)}), PlanFault::no_group);
+  EXPECT_EQ(ask_of({assign(1, 0)}), PlanFault::unknown_device);
+  EXPECT_EQ(ask_of({assign(1, 12)}), PlanFault::unknown_device);
+  EXPECT_EQ(ask_of({assign(0, 11)}), PlanFault::wrong_state);
+  EXPECT_EQ(ask_of({assign(1, 11)}), PlanFault::too_few_blocks) << "it could never hold it";
+  EXPECT_EQ(ask_of({assign(1, 10), assign(1, 10)}), PlanFault::row_twice);
+  EXPECT_EQ(ask_of({assign(1, 10), run(1, 65)}), PlanFault::too_few_blocks);
+  EXPECT_EQ(ask_of({assign(1, 10), run(1, 64), assign(2, 11), run(2, 10), run(0, 1)}),
+            PlanFault::none);
+  EXPECT_EQ(plan.assigned.size(), 2U);
+  EXPECT_EQ(plan.runs.size(), 3U);
+  EXPECT_EQ(groups.all().front()->books.n_runs, 2U);
+  EXPECT_EQ(groups.all().back()->books.n_runs, 1U);
+  EXPECT_EQ(ask_of({assign(2, 11)}), PlanFault::none);
+  // A row that is only handed round changes nothing.
+  table_[table_.order()[2]].group = groups.all().front().get();
+  EXPECT_EQ(ask_of({assign(2, 11)}), PlanFault::changes_nothing);
+  EXPECT_EQ(ask_of({assign(2, 11), run(2, 10)}), PlanFault::none);
 }
 
 TEST(Engine, OneIllegalPlanCostsNothingButItself) {

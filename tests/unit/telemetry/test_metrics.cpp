@@ -101,11 +101,27 @@ TEST(MetricsPage, ADevicesTimeStandsUnderItsName) {
   bump(stats.device_busy_ns[0], 1'500'000'000);
   bump(stats.device_busy_ns[1], 250'000'000);
   MetricsPage page("0", http);
-  page.add_model("m", stats, {"left", "right"});
+  page.add_model("m", stats, {{"left"}, {"right"}});
   const std::string text = page.render();
   const std::string name = "luna_device_busy_seconds_total{model=\"m\",device=";
   EXPECT_NE(text.find(name + "\"left\"} 1.5"), std::string::npos);
   EXPECT_NE(text.find(name + "\"right\"} 0.25"), std::string::npos);
+}
+
+TEST(MetricsPage, EachGroupOfDevicesHasItsNumbers) {
+  const HttpStats http;
+  EngineStats stats;
+  bump(stats.groups[0].n_running, 3);
+  bump(stats.groups[1].n_kv_blocks_free, 7);
+  MetricsPage page("0", http);
+  page.add_model("m", stats, {{"a0", "a1"}, {"a2"}});
+  const std::string text = page.render();
+  EXPECT_NE(text.find("luna_group_requests_running{model=\"m\",group=\"0\"} 3"), std::string::npos);
+  EXPECT_NE(text.find("luna_group_kv_blocks_free{model=\"m\",group=\"1\"} 7"), std::string::npos);
+  const std::string groups = page.render_groups();
+  EXPECT_NE(groups.find(R"({"model":"m","group":0,"devices":["a0","a1"],"running":3,)"),
+            std::string::npos);
+  EXPECT_NE(groups.find(R"("group":1,"devices":["a2"],"running":0)"), std::string::npos);
 }
 
 TEST(MetricsPage, BucketsAreCumulativeAndEndAtTheCount) {
