@@ -156,6 +156,7 @@ struct ServedModel::Impl {
   std::unique_ptr<TemplateRenderer> renderer;
   std::unique_ptr<model::Model> draft_model;
   std::vector<std::unique_ptr<model::Model>> models;  // one a group
+  model::MemoryPlan memory;                           // of all groups
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
@@ -222,6 +223,9 @@ Result<void> ServedModel::Impl::load_groups(const model::ModelOptions& options,
         compiled.kv_block_tokens,
         compiled.limits.n_positions_max,
         compiled.n_lanes());
+    const model::MemoryPlan& taken = model->memory();
+    memory.shards.insert(memory.shards.end(), taken.shards.begin(), taken.shards.end());
+    memory.n_kv_blocks += taken.n_kv_blocks;
     models.push_back(std::move(model));
   }
   return {};
@@ -296,7 +300,7 @@ const telemetry::EngineStats& ServedModel::stats() const {
 }
 
 const model::MemoryPlan& ServedModel::memory() const {
-  return impl_->model->memory();
+  return impl_->memory;
 }
 
 void ServedModel::stop() {
