@@ -155,7 +155,7 @@ TEST(Settings, GroupsThatAreNonsenseAreToldWithTheirPlace) {
   EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\", \"a9\"]]"),
               HasSubstr("\"a9\" is not one of model[0].devices; the nearest"));
   EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\", \"a3\", \"a0\"]]"),
-              HasSubstr("\"a0\" stands there twice (t.toml:9:39)"));
+              HasSubstr("\"a0\" stands there twice (t.toml:9:38)"));
   EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\"]]"),
               HasSubstr("\"a3\" of model[0].devices is in none of them (t.toml:9:10)"));
   EXPECT_THAT(wrong("layout = \"replicas\"\ngroups = [[\"a0\", \"a1\"], [\"a2\", \"a3\"]]"),
