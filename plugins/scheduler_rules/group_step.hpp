@@ -48,7 +48,7 @@ class GroupStep {
     const bool delays_tokens = decoded.n_rows > 0 || decodes_elsewhere;
     const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(group);
     PrefillShare::Budget budget =
-        delays_tokens ? budget_of(decoded.ns, group.cost, out) : token_budget(n_prompt_tokens);
+        delays_tokens ? budget_of(decoded.ns, group, out) : lone_budget(n_prompt_tokens);
     // A row let in now would be the next to be pre-empted.
     if (decoded.n_preempted == 0) budget.n_seats = n_seats(group);
     share_.run(group.rows, StepShare::of_queue(group, n_prompt_tokens), budget, accounts, out);
@@ -62,7 +62,11 @@ class GroupStep {
   // Prompts get a fifth of the time however long the decoding rows take: with less, a full engine
   // would hardly let anybody in, and its users would wait for the first token instead of the next.
   static constexpr double kPrefillOverDecode = 0.25;
+  // Of the target, prompts get so much as long as decoding rows leave it: see steady_ns().
+  static constexpr double kSteadyShare = 0.6;
 
+  // With more tokens in a step, each takes hardly less time.
+  static constexpr std::uint32_t kTokensEnough = 128;
   // Fewer tokens hardly show in the time of a step: were chunks smaller because the fit takes
   // tokens for dear, it would never see that they are not.
   static constexpr std::uint32_t kChunkMin = 8;
@@ -161,13 +165,22 @@ class GroupStep {
     return budget;
   }
 
+  // What it may spend on them while nobody decodes. A first token comes with its step's end, so the
+  // step takes no more prompts than use it well.
+  [[nodiscard]] PrefillShare::Budget lone_budget(double n_tokens) const {
+    PrefillShare::Budget budget = token_budget(n_tokens);
+    budget.n_enough = kTokensEnough;
+    return budget;
+  }
+
   // What it may spend on them where somebody decodes, in this step or in one that passes the
   // devices behind it.
   //
   // decode_ns  of the step without prompts
   [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns,
-                                               const StepCost& cost,
+                                               const GroupRows& group,
                                                const Plan& out) const {
+    const StepCost& cost = group.cost;
     const double n_tokens = out.n_tokens_left();
     if (!has_target(cost)) {
       // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
@@ -179,8 +192,22 @@ class GroupStep {
     const double floor = kPrefillOverDecode * std::max(target_ns(), decode_ns);
     budget.cost = cost;
     budget.n_min = kChunkMin;
-    budget.left = std::min(std::max(target_ns() - decode_ns, floor), n_tokens * cost.row_ns);
+    const double most =
+        std::max(std::min(target_ns() - decode_ns, steady_ns(decode_ns, group)), floor);
+    budget.left = std::min(most, n_tokens * cost.row_ns);
+    const double headroom = target_ns() / kHeadroom - target_ns();
+    budget.slack = std::clamp(target_ns() + headroom - decode_ns - budget.left, 0.0, headroom);
     return budget;
+  }
+
+  // What prompts can get in each step until the queue is empty, since who leaves it decodes from
+  // then on. Clients come again as fast as they were let in: were the first of a crowd let in
+  // faster than the last, all would wait longer the next time.
+  [[nodiscard]] double steady_ns(double decode_ns, const GroupRows& group) const {
+    double ns = target_ns() - decode_ns;
+    for (const std::uint32_t i : group.queue)
+      ns -= group.cost.chunk_ns(group.rows[i]->n_prompt, 1);
+    return std::max(ns, kSteadyShare * target_ns());
   }
 
   // Waiting rows that may be let in.

@@ -98,41 +98,51 @@ TEST(AdaptiveBatch, AShortPromptBehindALongOneIsNotHeldUp) {
 }
 
 TEST(AdaptiveBatch, ALongPromptKeepsHalfOfTheTimeWhateverComes) {
-  const auto n_steps = [](bool beset) {
+  const auto time_ms = [](bool beset) {
     PolicyRig rig({.target_itl_ms = 50, .adaptive_batch = true});
     rig.add({.n_generated_max = 100'000});
     rig.step();
     const Job& longer = rig.add({.n_prompt = 6000, .n_generated_max = 1});
-    const std::uint64_t before = rig.n_steps;
+    const std::uint64_t before = rig.now_ns;
     rig.run_until([&] {
       if (beset)
         for (int i = 0; i < 4; ++i)
           rig.add({.n_prompt = 100, .n_generated_max = 1});
       return longer.has_ended;
     });
-    return static_cast<double>(rig.n_steps - before);
+    return static_cast<double>(rig.now_ns - before) * 1e-6;
   };
-  EXPECT_LE(n_steps(true), 2.1 * n_steps(false));
+  EXPECT_LE(time_ms(true), 2.2 * time_ms(false));
 }
 
 TEST(AdaptiveBatch, WithoutItPromptsGoOneAfterTheOther) {
   PolicyRig rig({});
   const Job& first = rig.add({.n_prompt = 1500, .n_generated_max = 1});
-  const Job& second = rig.add({.n_prompt = 1500, .n_generated_max = 1});
+  const Job& second = rig.add({.n_prompt = 60, .n_generated_max = 1});
   rig.run();
   EXPECT_EQ(first.chunks, (std::vector<std::uint32_t>{512, 512, 476}));
-  EXPECT_EQ(second.chunks, (std::vector<std::uint32_t>{36, 512, 512, 440}));
+  EXPECT_EQ(second.chunks, (std::vector<std::uint32_t>{60}));
+  EXPECT_LT(first.ended_ns, second.ended_ns);
 }
 
-TEST(AdaptiveBatch, OfLongPromptsEachLeavesHalfToThoseBehindIt) {
+TEST(AdaptiveBatch, OfLongPromptsEachLeavesHalfToShorterOnesBehindIt) {
   PolicyRig rig({.adaptive_batch = true});
-  for (int i = 0; i < 3; ++i)
-    rig.add({.n_prompt = 4000, .n_generated_max = 1});
+  for (const std::uint32_t n_prompt : {8000, 3000, 1200})
+    rig.add({.n_prompt = n_prompt, .n_generated_max = 1});
   for (int i = 0; i < 4; ++i)
     rig.step();
   EXPECT_EQ(rig.jobs[0].n_computed, 4U * 256U);
   EXPECT_EQ(rig.jobs[1].n_computed, 4U * 128U);
   EXPECT_EQ(rig.jobs[2].n_computed, 4U * 128U);
+}
+
+TEST(AdaptiveBatch, LongPromptsOfOneLengthGoOneAfterTheOther) {
+  PolicyRig rig({.adaptive_batch = true});
+  for (int i = 0; i < 3; ++i)
+    rig.add({.n_prompt = 1000, .n_generated_max = 1});
+  rig.run();
+  for (const Job& job : rig.jobs)
+    EXPECT_EQ(job.chunks, (std::vector<std::uint32_t>{512, 488}));
 }
 
 }  // namespace
