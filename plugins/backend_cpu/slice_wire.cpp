@@ -12,7 +12,7 @@ namespace {
 
 /// Room for the states of a tile. Large enough that a message costs little beside what it carries,
 /// small enough that every pair of devices can have a few.
-constexpr std::uint64_t kTileBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kTileBytes = std::uint64_t{1} << 19;
 
 Error corrupt(const char* field, std::uint64_t value) {
   return {Code::corrupt, std::string("queries: ") + field + " = " + std::to_string(value)};

@@ -66,10 +66,10 @@ Mailbox* Group::mailbox(std::uint32_t from, std::uint32_t to, std::uint64_t tag)
   return mailboxes_.back().get();
 }
 
-GroupRank::GroupRank(std::shared_ptr<Group> group, std::uint32_t rank)
+GroupRank::GroupRank(std::shared_ptr<Group> group, std::uint32_t rank, bool spins)
     : Communicator(rank, group->n_ranks()),
       group_(std::move(group)),
-      spins_(has_core_for_each_rank(n_ranks())),
+      spins_(spins),
       pieces_(n_ranks()) {}
 
 luna_status GroupRank::send(std::uint32_t peer,

@@ -70,7 +70,8 @@ class Group {
 /// One rank's end. Calls come from one device's executor, one at a time.
 class GroupRank final : public Communicator {
  public:
-  GroupRank(std::shared_ptr<Group> group, std::uint32_t rank);
+  /// spins  whether waiting may keep a core for a moment
+  GroupRank(std::shared_ptr<Group> group, std::uint32_t rank, bool spins);
 
   luna_status send(std::uint32_t peer, std::uint32_t tag, std::span<const std::byte> data) override;
   luna_status recv(std::uint32_t peer, std::uint32_t tag, std::span<std::byte> data) override;
@@ -89,8 +90,8 @@ class GroupRank final : public Communicator {
   luna_status receive_from_all(std::size_t n_bytes);
   void sum_piece(const float* in, float* out, std::size_t n) const;
 
-  const std::shared_ptr<Group> group_;              // shared by its ranks, which close in any order
-  const bool spins_;                                // while it waits, for a moment
+  const std::shared_ptr<Group> group_;  // shared by its ranks, which close in any order
+  const bool spins_;
   std::vector<std::span<const std::byte>> pieces_;  // by rank; all_reduce's, kept to not allocate
 };
 

@@ -126,7 +126,8 @@ class InprocTransport final : public CollectiveTransport {
     LUNA_TRY(group->join(options.rank));
     for (const luna_comm_lane& lane : options.lanes)
       group->mailbox(lane.peer, options.rank, lane.tag);
-    ranks_.push_back(std::make_unique<GroupRank>(group, options.rank));
+    ranks_.push_back(
+        std::make_unique<GroupRank>(group, options.rank, has_core_for_each_rank(options)));
     return ranks_.back().get();
   }
   void abort_communicator(Communicator& communicator) override {

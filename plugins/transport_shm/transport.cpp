@@ -116,7 +116,7 @@ class ShmTransport final : public CollectiveTransport {
     }
     LUNA_TRY(auto group, rendezvous_->join(name, terms_of(options), options));
     ranks_.push_back(std::make_unique<GroupRank>(
-        std::move(group), name, options.rank, has_core_for_each_rank(options.n_ranks)));
+        std::move(group), name, options.rank, has_core_for_each_rank(options)));
     return ranks_.back().get();
   }
   void abort_communicator(Communicator& communicator) override {

@@ -67,14 +67,15 @@ inline Result<void> check_communicator(const CommunicatorOptions& options) {
   return {};
 }
 
-/// Whether every rank can have a core of this process's to itself. Else a rank that spins while it
-/// waits keeps a core from the rank that it waits for. By the process's first thread, since others
-/// may be bound to some of its cores. [main]
-inline bool has_core_for_each_rank(std::uint32_t n_ranks) {
+/// Whether everybody who waits can have a core of this process's to himself. Else a rank that spins
+/// while it waits keeps a core from the rank that it waits for. By the process's first thread,
+/// since others may be bound to some of its cores. [main]
+inline bool has_core_for_each_rank(const CommunicatorOptions& options) {
+  const std::uint32_t n = std::max(options.n_ranks, options.n_waiters_max);
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (::sched_getaffinity(::getpid(), sizeof(cores), &cores) != 0) return false;
-  return n_ranks <= static_cast<std::uint32_t>(CPU_COUNT(&cores));
+  return n <= static_cast<std::uint32_t>(CPU_COUNT(&cores));
 }
 
 /// One rank's addend joins a sum. Ranks come upward from 0, each once: rank 0's numbers start the

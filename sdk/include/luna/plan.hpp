@@ -1,7 +1,7 @@
 // The plan that a policy makes, and its books: what it takes is legal. Header-only.
 #pragma once
 
-#include <luna/snapshot.hpp>
+#include <luna/slice_choice.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -120,6 +120,25 @@ class Plan {
     luna_action& action = raw_->actions[raw_->n_actions - 1];
     action.wait_ms = wait_ms;
     action.wait_ms_max = wait_ms_max;
+    return true;
+  }
+
+  /// Puts partitions of row i, which holds KV, into another group or back into its own; it may run
+  /// in this plan. False if the plan has no place for it or the group no blocks. What the row may
+  /// lose is the snapshot's to say: slice_choice.hpp chooses.
+  bool slice(std::uint32_t i,
+             const SliceShare& share,
+             std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
+    const std::optional<std::uint32_t> group = group_of_device(share.device);
+    if (!group || full() || snapshot()[i].is_waiting()) return false;
+    GroupBooks& books = groups_[*group];
+    const std::int64_t n = n_blocks(share.n_tokens);
+    if (n > books.n_blocks_free) return false;
+    books.n_blocks_free -= n;
+    append(i, LUNA_VERB_SLICE, reason, share.n_tokens);
+    luna_action& action = raw_->actions[raw_->n_actions - 1];
+    action.device = share.device;
+    action.first_token = share.first_token;
     return true;
   }
 

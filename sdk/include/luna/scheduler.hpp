@@ -137,7 +137,9 @@ class SchedulerInstance {
 
 template <typename T>
 constexpr luna_scheduler_if make_scheduler_table(std::span<const luna_param> params) {
-  return {make_head<SchedulerInstance<T>, luna_scheduler_if>(params), SchedulerInstance<T>::plan};
+  luna_if head = make_head<SchedulerInstance<T>, luna_scheduler_if>(params);
+  if constexpr (requires { T::kSlices; }) head.flags |= T::kSlices ? LUNA_SCHEDULER_SLICES : 0;
+  return {head, SchedulerInstance<T>::plan};
 }
 
 /// The settings named in LUNA_SCHEDULER as a table of static storage; none is fine.

@@ -88,6 +88,10 @@ class Snapshot {
       if (prefix_at(first)->device == device) return prefix_at(first);
     return nullptr;
   }
+  /// Part i of the rows' KV that lies in other groups than theirs, or is on its way.
+  [[nodiscard]] const luna_slice_row& slice(std::uint32_t i) const {
+    return *at<luna_slice_row>(snapshot_->slices, snapshot_->slice_stride, i);
+  }
   const luna_snapshot* operator->() const { return snapshot_; }
 
  private:

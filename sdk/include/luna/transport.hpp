@@ -124,6 +124,7 @@ struct CommunicatorOptions {
   /// [n_ranks] of the ranks' endpoints, an empty one: of this; or none at all.
   std::span<const luna_str> addresses;
   std::uint32_t n_messages_max = 0;  ///< of a lane, on their way; 0: as the transport likes
+  std::uint32_t n_waiters_max = 0;   ///< threads that may wait at once; 0: n_ranks
 };
 
 /// A transport with the extension luna.ext.collective/0.
@@ -180,12 +181,15 @@ struct CollectiveThunks {
                             options->message_bytes_max,
                             {},
                             {},
+                            0,
                             0};
     if (LUNA_HAS(options, luna_comm_open, lanes)) own.lanes = {options->lanes, options->n_lanes};
     if (LUNA_HAS(options, luna_comm_open, addresses) && options->addresses != nullptr)
       own.addresses = {options->addresses, options->n_ranks};
     if (LUNA_HAS(options, luna_comm_open, n_messages_max))
       own.n_messages_max = options->n_messages_max;
+    if (LUNA_HAS(options, luna_comm_open, n_waiters_max))
+      own.n_waiters_max = options->n_waiters_max;
     return own;
   }
 };

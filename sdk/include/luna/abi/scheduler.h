@@ -62,6 +62,11 @@ typedef struct luna_req_row {
   uint32_t moving_to;          /* first device of the group that its KV is being copied to; otherwise
                                   LUNA_NO_DEVICE */
   uint64_t last_step_ns;       /* when its last step ended; 0: none has */
+  /* What SLICE may name of it: tokens from first to end, multiples of LUNA_PARTITION_TOKENS. Before
+   * them lies what it shares with other rows or is being copied at the beginning, behind them what
+   * is not finished. Equal: nothing. */
+  uint32_t slice_first_token;
+  uint32_t slice_end_token;
 } luna_req_row;
 
 /* One device. What is said of its group stands in the rows of all devices of the group, which stand
@@ -147,11 +152,14 @@ typedef struct luna_snapshot {
 #define LUNA_VERB_RUN 1u      /* compute n_tokens of it in this step: 1..1 + n_draft of a decoding row */
 /* Give a waiting row to the group of `device`, before it is RUN for the first time. */
 #define LUNA_VERB_ASSIGN 2u
-/* Put tokens [first_token, +n_tokens) of its KV on `device`, of another group or its own, to bring
- * them back: whole partitions, finished and behind the reach of drafts, that lie together on one
- * device now. It takes as many blocks there at once, and gives those here back when the copy is
- * there; the row runs on meanwhile. */
+/* Put tokens [first_token, +n_tokens) of its KV on the group of `device`, another one or its own, to
+ * bring them back: whole partitions between slice_first_token and slice_end_token, all in one group
+ * now, none of them being copied. It takes as many blocks there at once, and gives those here back
+ * when the copy is there and no step in flight reads them; the row runs on meanwhile. What leaves its
+ * own group, and what lies behind that, is found by nobody in the prefix cache any more. At most
+ * LUNA_SLICES_COPYING_MAX are under way at once. */
 #define LUNA_VERB_SLICE 3u
+#define LUNA_SLICES_COPYING_MAX 64u
 /* Move it (arg 0) with its KV to the group of `device`, or its stage `arg`. It takes all blocks there
  * at once; the row runs on until what is finished has been copied, then waits for the rest. */
 #define LUNA_VERB_MOVE 4u
@@ -196,6 +204,10 @@ typedef struct luna_plan {
   luna_action* actions;  /* [n_actions_max] */
   uint64_t wake_at_ns;   /* plan again then even if nothing happens; 0: no need */
 } luna_plan;
+
+/* luna_if.flags: the policy SLICEs what has no room in its own group, so that requests which no group
+ * could hold alone are let in: those with room in all groups that may slice together. */
+#define LUNA_SCHEDULER_SLICES 1u
 
 typedef struct luna_scheduler_if {
   luna_if head;

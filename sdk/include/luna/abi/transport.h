@@ -115,7 +115,9 @@ typedef struct luna_comm_open {
   /* Messages of a lane that may be on their way at once, 1..64: so many send calls return without
    * waiting for the receiver. Core asks for one a step in flight. 0: as the transport likes. */
   uint32_t n_messages_max;
-  uint32_t pad;
+  /* Threads of this process that may wait in such communicators at once, where they are more than
+   * the ranks: none of them then keeps a core for longer than all have one. 0: n_ranks. */
+  uint32_t n_waiters_max;
 } luna_comm_open;
 
 typedef struct luna_collective_if {
