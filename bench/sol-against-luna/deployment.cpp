@@ -85,7 +85,7 @@ SideCounters Deployment::counters() const {
     const telemetry::EngineStats& counted = stats(copy);
     const std::size_t n_devices = apps_[copy]->memory(model_)->shards.size();
     for (std::size_t device = 0; device < n_devices; ++device)
-      counters.busy.emplace_back(counted.device_busy_ns[device].load());
+      counters.busy.emplace_back(counted.devices[device].busy_ns.load());
     counters.n_steps.push_back(counted.n_steps.load());
     counters.n_recomputed_tokens += counted.n_recomputed_tokens.load();
   }

@@ -181,6 +181,7 @@ Result<void> App::Impl::load_models() {
     parts.clock = &clock;
     parts.wake = &pipeline_wake;
     parts.n_requests_max = settings.server.n_requests_max;
+    parts.recovery_timeout = settings.server.recovery_timeout;
     parts.speculation = speculation;
     LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
     metrics.add_model(wanted.name, model->stats(), groups);

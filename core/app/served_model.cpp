@@ -251,6 +251,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   scheduler = std::move(parts.scheduler);
   engine::EngineOptions options;
   options.n_waiting_max = parts.n_requests_max;
+  options.recovery_timeout = parts.recovery_timeout;
   options.step_tokens_max = settings.step_tokens_max;
   options.speculation = speculation;
   options.kv_reserve_percent = settings.kv_reserve_percent;

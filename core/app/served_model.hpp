@@ -13,6 +13,7 @@
 #include <luna/abi/scheduler.h>
 #include <luna/result.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,6 +38,7 @@ struct ModelParts {
   Clock* clock = nullptr;
   WakeSignal* wake = nullptr;  ///< set after steps that published
   std::uint32_t n_requests_max = 0;
+  std::chrono::milliseconds recovery_timeout{};
   config::SpeculationSettings speculation;
   std::optional<engine::PlanRecorder::Options> plan_record;  ///< none: plans are not recorded
   std::optional<DraftParts> draft;  ///< there when the method of speculation is draft

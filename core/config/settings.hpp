@@ -65,6 +65,8 @@ struct ServerSettings {
   std::chrono::milliseconds idle_timeout{};    ///< between requests of one connection
   std::chrono::milliseconds write_timeout{};   ///< a client that does not read is dropped after it
   std::chrono::milliseconds drain_timeout{};   ///< what running requests get after SIGTERM
+  /// What requests wait for devices when those that could hold them have gone.
+  std::chrono::milliseconds recovery_timeout{};
   std::vector<std::string> cors_origins;       ///< "*": any
 };
 

@@ -3,6 +3,7 @@
 #include "core/base/assert.hpp"
 #include "core/base/log.hpp"
 #include "core/engine/engine_impl.hpp"
+#include "core/engine/group_check.hpp"
 #include "core/engine/sequence_ends.hpp"
 
 #include <luna/time_slice.hpp>
@@ -22,35 +23,21 @@ std::uint32_t n_groups_max(const EngineParts& parts, const EngineOptions& option
   return std::max(options.n_groups_max, static_cast<std::uint32_t>(parts.models.size()));
 }
 
+model::CompiledModel without_shards(const model::CompiledModel& model) {
+  model::CompiledModel copy = model;
+  copy.shards.clear();
+  copy.outputs.clear();
+  copy.abort_comms = nullptr;
+  copy.abort_context = nullptr;
+  return copy;
+}
+
 /// The bounds of the engine's own arrays. Every sequence of the step may want logits.
 model::StepLimits bounded_step(const model::CompiledModel& model, const EngineOptions& options) {
   model::StepLimits limits = model.limits;
   limits.n_rows_max = std::min(limits.n_rows_max, options.step_tokens_max);
   limits.n_seqs_max = std::min({limits.n_seqs_max, limits.n_out_rows_max, limits.n_rows_max});
   return limits;
-}
-
-Result<void> check_model(const model::CompiledModel& model, const model::StepLimits& limits) {
-  if (limits.n_seqs_max == 0 || limits.n_positions_max == 0 || model.kv_block_tokens == 0 ||
-      model.n_kv_blocks == 0 || model.shards.empty()) {
-    return Error{Code::invalid_argument,
-                 "model " + model.name +
-                     ": its limits leave no room for a step: " + std::to_string(limits.n_rows_max) +
-                     " rows, " + std::to_string(limits.n_seqs_max) + " sequences, " +
-                     std::to_string(limits.n_positions_max) + " positions, " +
-                     std::to_string(model.n_kv_blocks) + " KV blocks of " +
-                     std::to_string(model.kv_block_tokens) + " tokens, " +
-                     std::to_string(model.shards.size()) + " devices"};
-  }
-  const auto lacks = [](const model::StepOutputs& outputs) {
-    return outputs.logits == nullptr || outputs.candidates == nullptr;
-  };
-  if (model.outputs.empty() || std::ranges::any_of(model.outputs, lacks) ||
-      model.n_candidates == 0) {
-    return Error{Code::invalid_argument,
-                 "model " + model.name + ": it gives no logits or no candidates"};
-  }
-  return {};
 }
 
 Result<void> check_draft_model(const model::CompiledModel& model,
@@ -85,28 +72,6 @@ NgramLengths ngram_lengths(const SpeculationOptions& options) {
   const bool looks_up =
       options.n_draft_max > 0 && options.drafter == nullptr && options.draft_model == nullptr;
   return looks_up ? options.lengths : NgramLengths{};
-}
-
-/// Whether two groups hold the same model, as far as one can see.
-Result<void> check_copy(const model::CompiledModel& first, const model::CompiledModel& other) {
-  const auto differs = [&](const char* what, std::uint64_t a, std::uint64_t b) {
-    return Error{Code::invalid_argument,
-                 "model " + first.name + ": two groups of devices differ in " + what + ": " +
-                     std::to_string(a) + " and " + std::to_string(b)};
-  };
-  const auto same = [&](const char* what, std::uint64_t a, std::uint64_t b) -> Result<void> {
-    if (a == b) return {};
-    return differs(what, a, b);
-  };
-  LUNA_TRY(same("layers", first.config.n_layers, other.config.n_layers));
-  LUNA_TRY(same("vocabulary", first.config.vocab_size, other.config.vocab_size));
-  LUNA_TRY(same("rows a step", first.limits.n_rows_max, other.limits.n_rows_max));
-  LUNA_TRY(same("sequences a step", first.limits.n_seqs_max, other.limits.n_seqs_max));
-  LUNA_TRY(same("logits a step", first.limits.n_out_rows_max, other.limits.n_out_rows_max));
-  LUNA_TRY(same("context", first.limits.n_positions_max, other.limits.n_positions_max));
-  LUNA_TRY(same("tokens of a KV block", first.kv_block_tokens, other.kv_block_tokens));
-  LUNA_TRY(same("candidates a row", first.n_candidates, other.n_candidates));
-  return same("share of a pruned prompt", first.prune_keep_percent, other.prune_keep_percent);
 }
 
 Result<void> check_groups(const EngineParts& parts,
@@ -184,11 +149,19 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       n_waiting_max(options.n_waiting_max),
       n_groups_max(engine::n_groups_max(parts, options)),
       n_candidates(parts.models.front()->n_candidates),
+      recovery_timeout(options.recovery_timeout),
+      group_options{.limits = step_limits,
+                    .n_slots = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
+                    .kv_reserve_percent = options.kv_reserve_percent,
+                    .prefix_cache = options.prefix_cache,
+                    .prefix_hash_seed = options.prefix_hash_seed,
+                    .is_only = n_groups_max == 1},
+      pattern(without_shards(*parts.models.front())),
       // A submit and a few cancels of every sequence.
       inbox(std::size_t{4} * (options.n_waiting_max + n_groups_max * step_limits.n_seqs_max)),
       // Those in the queue and those of a step of each group; more that hold KV are not let in.
       sequences(
-          options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
+          group_options.n_slots,
           (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
       groups(n_groups_max),
       gate(parts.scheduler,
@@ -206,18 +179,13 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
                    .kv_block_tokens = limits.kv_block_tokens}) {
   if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
-  const GroupOptions group_options{.limits = step_limits,
-                                   .n_slots = sequences.n_slots(),
-                                   .kv_reserve_percent = options.kv_reserve_percent,
-                                   .prefix_cache = options.prefix_cache,
-                                   .prefix_hash_seed = options.prefix_hash_seed,
-                                   .is_only = n_groups_max == 1};
-  GroupNumbers numbers;
   for (const model::CompiledModel* model : parts.models) {
-    groups.add(std::make_unique<Group>(*model, group_options, numbers, wake));
-    numbers.first_device += static_cast<std::uint32_t>(model->shards.size());
-    ++numbers.id;
-    ++numbers.place;
+    const GroupNumbers numbers{
+        .id = GroupId{next_group.fetch_add(1)},
+        .place = 0,
+        .first_device = next_device.fetch_add(static_cast<std::uint32_t>(model->shards.size()))};
+    n_groups.fetch_add(1);
+    admit(std::make_unique<Group>(*model, group_options, numbers, wake));
   }
   const SpeculationOptions& drafts = options.speculation;
   if (drafts.n_draft_max > 0 && drafts.draft_model != nullptr) {
@@ -227,7 +195,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
         wake,
         DraftModel::Limits{.n_slots = sequences.n_slots(), .n_draft_max = drafts.n_draft_max});
   }
-  parts.stats.n_steps_in_flight_max.store(groups.n_steps_max(), std::memory_order_relaxed);
+  arrivals.reserve(n_groups_max);
   update_gauges();
 }
 
@@ -253,12 +221,13 @@ void Engine::stop() {
 Result<void> Engine::can_fit(std::uint32_t n_prompt,
                              std::uint32_t n_generated_max,
                              std::uint32_t n_choices) const {
-  return check_fit(impl_->limits, n_prompt, n_generated_max, n_choices);
+  return check_fit(impl_->limits_now(), n_prompt, n_generated_max, n_choices);
 }
 
 Result<void> Engine::submit(std::unique_ptr<SequenceRequest> request) {
   impl_->reclaim();
-  LUNA_TRY(auto live, LiveRequest::make(std::move(request), impl_->limits, impl_->parts.tokenizer));
+  LUNA_TRY(auto live,
+           LiveRequest::make(std::move(request), impl_->limits_now(), impl_->parts.tokenizer));
   const auto n_sequences = static_cast<std::uint32_t>(live->choices.size());
   if (!impl_->reserve(n_sequences)) {
     return Error{
@@ -268,7 +237,7 @@ Result<void> Engine::submit(std::unique_ptr<SequenceRequest> request) {
   // Counted, so that stop() knows when the last command has come in.
   impl_->n_submitting.fetch_add(1);
   const bool stopping = impl_->stopping.load();
-  Command command{.submitted = std::move(live), .cancelled_id = 0};
+  Command command = std::move(live);
   const bool pushed = !stopping && impl_->inbox.try_push(std::move(command));
   impl_->n_submitting.fetch_sub(1);
   if (!pushed) impl_->unreserve(n_sequences);
@@ -279,17 +248,7 @@ Result<void> Engine::submit(std::unique_ptr<SequenceRequest> request) {
 }
 
 void Engine::cancel(std::uint64_t id) {
-  impl_->n_submitting.fetch_add(1);
-  // The inbox has room for several commands of every sequence: it is full only while a burst is
-  // being drained, which the engine does at every turn.
-  while (!impl_->stopping.load()) {
-    Command command{.submitted = nullptr, .cancelled_id = id};
-    if (impl_->inbox.try_push(std::move(command))) break;
-    impl_->wake.set();
-    std::this_thread::yield();
-  }
-  impl_->n_submitting.fetch_sub(1);
-  impl_->wake.set();
+  impl_->tell(Cancel{id});
 }
 
 void Engine::reclaim() {
@@ -345,6 +304,7 @@ void Engine::Impl::shut_down() {
     std::this_thread::yield();
   for (const auto& group : groups.all())
     end_steps(*group);
+  arrivals.clear();
   while (is_drafting() && !draft_model->is_done())
     parts.clock.wait(wake, std::nullopt);
   if (is_drafting()) draft_model->abandon();
@@ -366,6 +326,26 @@ void Engine::Impl::end_steps(Group& group) {
       leave_step(entry, parts.clock.now());
     group.lanes.note_ended();
   }
+}
+
+bool Engine::Impl::tell(Command command) {
+  n_submitting.fetch_add(1);
+  bool told = false;
+  // The inbox has room for several commands of every sequence: it is full only while a burst is
+  // being drained, which the engine does at every turn.
+  while (!told && !stopping.load()) {
+    told = inbox.try_push(std::move(command));
+    wake.set();
+    if (!told) std::this_thread::yield();
+  }
+  n_submitting.fetch_sub(1);
+  return told;
+}
+
+RequestLimits Engine::Impl::limits_now() const {
+  RequestLimits now = limits;
+  now.n_kv_blocks = n_blocks_max.load(std::memory_order_relaxed);
+  return now;
 }
 
 bool Engine::Impl::reserve(std::uint32_t n_sequences) {

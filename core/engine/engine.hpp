@@ -24,6 +24,24 @@ namespace luna::engine {
 
 class PlanRecorder;
 
+/// A group of devices of an engine; a number is given once. Those that it starts with are 0, 1, ...
+enum class GroupId : std::uint32_t {};
+
+/// How a group leaves.
+enum class RetireMode : std::uint8_t {
+  /// Its steps in flight are its last; what it held waits for another group and goes on there, with
+  /// all its tokens.
+  at_once,
+  when_idle,  ///< it takes nothing new; what it holds runs to its end
+};
+
+/// A group has left the engine, which uses nothing of it any more: its model may be destroyed.
+struct GroupEnd {
+  GroupId group{};
+  /// Index of the device whose steps failed, in layer order; none: the group was retired.
+  std::optional<std::uint32_t> failed_device;
+};
+
 /// Whether a request's tokens are drafted; its answer does not depend on it.
 enum class Drafts : std::uint8_t {
   as_they_pay,
@@ -76,6 +94,8 @@ struct EngineOptions {
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
   std::uint32_t n_groups_max = 1;        ///< at any time; at least those that it starts with
+  /// How long a request waits for devices when those that could hold it have gone.
+  Nanoseconds recovery_timeout = std::chrono::seconds(30);
   SpeculationOptions speculation{};
   PlanRecorder* plan_recorder = nullptr;  ///< notes every plan; outlives the engine
 };
@@ -93,6 +113,10 @@ struct EngineParts {
   /// the pipeline thread.
   void (*on_published)(void* context);
   void* context;
+  /// Called on the engine thread, between steps, with each group that has left; it must only wake
+  /// somebody. Null: nobody ever adds groups, so that when the last one fails all is lost.
+  void (*on_group_gone)(void* context, const GroupEnd& end) = nullptr;
+  void* group_context = nullptr;
 };
 
 /// Runs one model, on one group of devices or several. The step of a group: commands in, the ended
@@ -132,6 +156,15 @@ class Engine {
   /// Ends the request at the next step border; its KV is free then. Unknown ids are passed over:
   /// the request has ended. [any]
   void cancel(std::uint64_t id);
+  /// Adds a group of devices, which takes rows from the next plan on; what waits is given to groups
+  /// anew. The model outlives it: see GroupEnd. [any]
+  ///
+  /// Errors  invalid_argument (no copy of the engine's model), exhausted (n_groups_max groups are
+  ///         there), unsupported (a draft model), unavailable (stopped)
+  Result<GroupId> add_group(const model::CompiledModel& model);
+  /// Has a group leave; on_group_gone() tells when it has. One that is not there is passed over: it
+  /// has left by itself. [any]
+  void retire_group(GroupId id, RetireMode mode);
   /// Frees the memory of requests that have ended, off the engine thread. submit() does it too, so
   /// that those of an idle engine wait for the next request. [any]
   void reclaim();

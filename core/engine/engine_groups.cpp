@@ -1,20 +1,181 @@
 // Groups of devices: who belongs to which, and what each has to do.
+#include "core/base/log.hpp"
 #include "core/engine/engine_impl.hpp"
+#include "core/engine/group_check.hpp"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 namespace luna::engine {
 
 using telemetry::bump;
 
+Result<GroupId> Engine::add_group(const model::CompiledModel& model) {
+  Impl& impl = *impl_;
+  LUNA_TRY(check_model(model, impl.step_limits));
+  LUNA_TRY(check_copy(impl.pattern, model));
+  if (impl.draft_model) {
+    return Error{Code::unsupported,
+                 "model " + model.name + ": beside a draft model there is one group of devices"};
+  }
+  if (impl.n_groups.fetch_add(1) >= impl.n_groups_max) {
+    impl.n_groups.fetch_sub(1);
+    return Error{Code::exhausted,
+                 "model " + model.name + ": " + std::to_string(impl.n_groups_max) +
+                     " groups of devices are there, no more may be"};
+  }
+  const auto n_devices = static_cast<std::uint32_t>(model.shards.size());
+  const GroupNumbers numbers{.id = GroupId{impl.next_group.fetch_add(1)},
+                             .place = 0,
+                             .first_device = impl.next_device.fetch_add(n_devices)};
+  auto group = std::make_unique<Group>(model, impl.group_options, numbers, impl.wake);
+  if (impl.tell(std::move(group))) return numbers.id;
+  impl.n_groups.fetch_sub(1);
+  return Error{Code::unavailable, "the engine has been stopped"};
+}
+
+void Engine::retire_group(GroupId id, RetireMode mode) {
+  impl_->tell(Retirement{id, mode});
+}
+
 void Engine::Impl::settle(Sequence& sequence) {
-  if (Group* const only = groups.only(); only != nullptr) sequence.group = only;
+  const std::uint32_t n_blocks = sequence.n_blocks_max(limits.kv_block_tokens);
+  const bool fits = std::ranges::any_of(groups.all(), [n_blocks](const auto& group) {
+    return !group->is_leaving && group->can_hold(n_blocks);
+  });
+  if (!fits && !std::exchange(sequence.is_held, true)) sequence.held_since = parts.clock.now();
+  sequence.is_held = !fits;
+  Group* const only = groups.only();
+  if (fits && only != nullptr) sequence.group = only;
+}
+
+void Engine::Impl::settle_waiting(bool anew) {
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    if (!sequences.is_live(slot) || sequence.phase != Phase::waiting) continue;
+    if (sequence.group != nullptr && !anew) continue;
+    sequences.assign(slot, nullptr);
+    settle(sequence);
+  }
+  plan_due = true;
 }
 
 void Engine::Impl::preempt(std::uint32_t slot) {
   sequences.preempt(slot);
   settle(sequences[slot]);
   bump(parts.stats.n_preempted, 1);
+}
+
+// What any thread has told of groups, at a moment when no round of drafts is under way.
+void Engine::Impl::obey_group_commands() {
+  for (std::unique_ptr<Group>& group : arrivals)
+    admit(std::move(group));
+  arrivals.clear();
+  for (const Retirement& retirement : retirements)
+    if (Group* const group = groups.find(retirement.group); group != nullptr)
+      retire_group(*group, retirement.mode);
+  retirements.clear();
+}
+
+void Engine::Impl::admit(std::unique_ptr<Group> group) {
+  for (std::size_t d = 0; d < group->device_stats.size(); ++d)
+    group->device_stats[d] = parts.stats.count_device(group->model.shards[d].device_name);
+  groups.add(std::move(group));
+  parts.stats.is_lost.store(false, std::memory_order_relaxed);
+  note_capacity();
+  settle_waiting(true);
+}
+
+void Engine::Impl::retire_group(Group& group, RetireMode mode) {
+  if (mode == RetireMode::at_once) {
+    close(group);
+    return;
+  }
+  group.is_leaving = true;
+  note_capacity();
+  for (const std::uint32_t slot : sequences.order()) {
+    if (sequences[slot].group != &group || sequences[slot].phase != Phase::waiting) continue;
+    sequences.assign(slot, nullptr);
+    settle(sequences[slot]);
+  }
+  settle_waiting(false);
+}
+
+// Its steps in flight are its last.
+void Engine::Impl::close(Group& group) {
+  group.is_leaving = true;
+  group.is_closing = true;
+  note_capacity();
+  vacate(group);
+  settle_waiting(false);
+}
+
+// Whoever is in no step of a closing group waits for another.
+void Engine::Impl::vacate(Group& group) {
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    if (!sequences.is_live(slot) || sequence.group != &group) continue;
+    if (sequence.in_step()) {
+      sequence.is_ending = true;
+    } else if (sequence.phase == Phase::waiting) {
+      sequences.assign(slot, nullptr);
+      settle(sequence);
+    } else {
+      preempt(slot);
+    }
+  }
+}
+
+bool Engine::Impl::part_with_groups() {
+  bool any = false;
+  for (std::size_t g = groups.all().size(); g-- > 0;) {
+    Group& group = *groups.all()[g];
+    if (!group.is_leaving || !group.lanes.is_idle()) continue;
+    const auto order = sequences.order();
+    const bool is_empty = std::ranges::none_of(
+        order, [&](std::uint32_t slot) { return sequences[slot].group == &group; });
+    if (!is_empty) continue;
+    let_go(group);
+    any = true;
+  }
+  return any;
+}
+
+void Engine::Impl::let_go(Group& group) {
+  const GroupEnd end{.group = group.numbers.id, .failed_device = group.failed_device};
+  telemetry::GroupStats& stats = parts.stats.groups[group.numbers.place];
+  for (auto* gauge : {&stats.n_running,
+                      &stats.n_waiting,
+                      &stats.n_steps_in_flight,
+                      &stats.n_kv_blocks_used,
+                      &stats.n_kv_blocks_cached,
+                      &stats.n_kv_blocks_free})
+    gauge->store(0, std::memory_order_relaxed);
+  n_submits_gone += group.lanes.n_submits();
+  groups.remove(group).reset();
+  note_capacity();
+  settle_waiting(false);
+  n_groups.fetch_sub(1);
+  if (parts.on_group_gone != nullptr) {
+    parts.on_group_gone(parts.group_context, end);
+  } else if (groups.is_empty()) {
+    parts.stats.is_lost.store(true, std::memory_order_relaxed);
+  }
+}
+
+// Whether what a group held can go on elsewhere when it is lost.
+bool Engine::Impl::can_lose_groups() const {
+  if (parts.on_group_gone != nullptr) return true;
+  const auto& all = groups.all();
+  return std::ranges::count_if(all, [](const auto& group) { return !group->is_closing; }) > 1;
+}
+
+void Engine::Impl::note_capacity() {
+  const auto relaxed = std::memory_order_relaxed;
+  parts.stats.n_steps_in_flight_max.store(groups.n_steps_max(), relaxed);
+  // While there is none, what was there last says what may come.
+  if (const std::uint32_t n = groups.n_blocks_max(); n > 0) n_blocks_max.store(n, relaxed);
 }
 
 bool Engine::Impl::finish_steps() {
@@ -37,23 +198,26 @@ bool Engine::Impl::has_plannable(const Group& group) const {
 // Whether the plan that was carried out ran rows of a group that could begin another step now.
 bool Engine::Impl::leaves_room() const {
   return std::ranges::any_of(groups.all(), [this](const auto& group) {
-    return group->books.n_runs > 0 && !group->lanes.is_full() && has_plannable(*group);
+    return group->books.n_runs > 0 && group->has_room() && has_plannable(*group);
   });
 }
 
 void Engine::Impl::update_gauges() {
   std::uint64_t n_running = 0;
+  std::uint64_t n_held = 0;
   for (const auto& group : groups.all())
     group->n_running = group->n_queued = 0;
   for (const std::uint32_t slot : sequences.order()) {
     const bool runs = sequences[slot].phase != Phase::waiting;
     if (runs) ++n_running;
+    if (sequences[slot].is_held) ++n_held;
     if (Group* const group = sequences[slot].group; group != nullptr)
       ++(runs ? group->n_running : group->n_queued);
   }
   const auto set = [](std::atomic<std::uint64_t>& gauge, std::uint64_t value) {
     gauge.store(value, std::memory_order_release);  // after the progress: see is_alive
   };
+  set(parts.stats.n_held, n_held);
   set(parts.stats.n_running, n_running);
   set(parts.stats.n_waiting, sequences.order().size() - n_running);
   set(parts.stats.n_steps_in_flight, groups.n_steps_in_flight());
@@ -73,7 +237,6 @@ void Engine::Impl::update_group_gauges() {
     telemetry::GroupStats& stats = parts.stats.groups[group->numbers.place];
     set(stats.n_running, group->n_running);
     set(stats.n_waiting, group->n_queued);
-    set(stats.n_steps, group->n_steps);
     set(stats.n_steps_in_flight, group->lanes.n_in_flight());
     set(stats.n_kv_blocks_used, group->pool.n_used());
     set(stats.n_kv_blocks_cached, group->pool.n_cached());

@@ -21,15 +21,25 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 namespace luna::engine {
 
-/// What any thread may tell the engine.
-struct Command {
-  std::unique_ptr<LiveRequest> submitted;  ///< or none:
-  std::uint64_t cancelled_id = 0;
+/// A client wants its answer no more.
+struct Cancel {
+  std::uint64_t id = 0;
 };
+
+/// A group shall leave.
+struct Retirement {
+  GroupId group{};
+  RetireMode mode = RetireMode::at_once;
+};
+
+/// What any thread may tell the engine: a request comes, or a group does.
+using Command =
+    std::variant<std::unique_ptr<LiveRequest>, Cancel, std::unique_ptr<Group>, Retirement>;
 
 /// [engine] but for the members that say otherwise.
 struct Engine::Impl {
@@ -50,15 +60,30 @@ struct Engine::Impl {
   [[nodiscard]] std::string_view audit_kv();
 
   // ---- groups
-  /// Where a waiting sequence stands: in the only group; in none, where there are several.
+  /// Where a sequence that waits for a group stands: in the only one; in none, where there are
+  /// several; held, where none could hold it.
   void settle(Sequence& sequence);
+  /// All that wait for one; with `anew` also those that wait in one.
+  void settle_waiting(bool anew);
   void preempt(std::uint32_t slot);
+  void admit(std::unique_ptr<Group> group);
+  void obey_group_commands();
+  void retire_group(Group& group, RetireMode mode);
+  void close(Group& group);
+  void vacate(Group& group);
+  bool part_with_groups();
+  void let_go(Group& group);
+  [[nodiscard]] bool can_lose_groups() const;
+  void after_failure(std::uint32_t slot);
+  void note_capacity();
   bool finish_steps();
   [[nodiscard]] bool has_plannable(const Group& group) const;
   [[nodiscard]] bool leaves_room() const;
 
   // ---- turns of advance()
   bool drain_inbox();
+  void obey(std::unique_ptr<LiveRequest> submitted);
+  void obey(Cancel cancel);
   void finish_step(Group& group);
   bool apply_ends(Nanoseconds now);
   void find_prefixes();
@@ -98,6 +123,9 @@ struct Engine::Impl {
   void retire(LiveRequest& request, Group* group);
 
   // ---- [any]
+  /// False when the engine has been stopped.
+  bool tell(Command command);
+  [[nodiscard]] RequestLimits limits_now() const;
   /// Counts the sequences in, if the queue has room.
   bool reserve(std::uint32_t n_sequences);
   void unreserve(std::uint32_t n_sequences);
@@ -110,6 +138,9 @@ struct Engine::Impl {
   const std::uint32_t n_waiting_max;
   const std::uint32_t n_groups_max;
   const std::uint32_t n_candidates;
+  const Nanoseconds recovery_timeout;
+  const GroupOptions group_options;
+  const model::CompiledModel pattern;  ///< what each group's model is like; it has no shards
 
   WakeSignal wake;
   BoundedQueue<Command> inbox;
@@ -118,6 +149,10 @@ struct Engine::Impl {
   std::atomic<std::uint32_t> n_live{0};         // sequences counted in, to their end
   std::atomic<std::uint32_t> n_queued{0};       // of these, not in any step yet
   std::atomic<LiveRequest*> finished{nullptr};  // a stack: engine pushes, anyone takes all
+  std::atomic<std::uint32_t> n_blocks_max{0};   // KV blocks of the roomiest group, here or last
+  std::atomic<std::uint32_t> n_groups{0};       // counted in, until they have left
+  std::atomic<std::uint32_t> next_group{0};
+  std::atomic<std::uint32_t> next_device{0};
   std::thread thread;
 
   SequenceTable sequences;
@@ -137,6 +172,9 @@ struct Engine::Impl {
   std::uint32_t n_refused = 0;  // plans in a row
   std::array<bool, kPlanFaults> fault_told{};
   bool step_failure_told = false;
+  std::vector<std::unique_ptr<Group>> arrivals;  // told, not carried out yet
+  std::vector<Retirement> retirements;
+  std::uint64_t n_submits_gone = 0;  // of groups that have left
   bool is_shut_down = false;
 };
 

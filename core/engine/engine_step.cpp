@@ -15,6 +15,10 @@ using telemetry::seconds;
 
 // A policy may err once; one that errs this often in a row will not recover.
 constexpr std::uint32_t kRefusalsMax = 8;
+// A step may fail once; a device whose steps fail this often in a row will not recover.
+constexpr std::uint32_t kGroupFailuresMax = 2;
+// More than it takes to lose a group, so that what was there when one was lost goes on in another.
+constexpr std::uint32_t kSequenceFailuresMax = 5;
 // The books are counted again at every step where asserts are on; where they are off, so seldom
 // that a pool of a million blocks (a millisecond to count) costs a step nothing that one could
 // measure.
@@ -28,7 +32,9 @@ constexpr std::uint64_t kAuditSteps = 1;
 
 bool Engine::Impl::advance() {
   bool worked = drain_inbox();
+  if (!is_drafting()) obey_group_commands();
   worked |= finish_steps();
+  worked |= part_with_groups();
   if (groups.are_full()) return worked;
   if (is_drafting()) {
     if (!draft_model->is_done()) return worked;
@@ -67,7 +73,10 @@ std::optional<Nanoseconds> Engine::Impl::next_wake() const {
   std::optional<Nanoseconds> wake_at;
   if (has_plannable()) wake_at = plan.wake_at;
   for (const std::uint32_t slot : sequences.order()) {
-    if (sequences[slot].in_step()) continue;  // it ends with its steps
+    const Sequence& sequence = sequences[slot];
+    if (sequence.in_step()) continue;  // it ends with its steps
+    const Nanoseconds given_up_at = sequence.held_since + recovery_timeout;
+    if (sequence.is_held && (!wake_at || given_up_at < *wake_at)) wake_at = given_up_at;
     const std::optional<Nanoseconds> deadline = sequences[slot].request->asked->deadline;
     if (deadline && (!wake_at || *deadline < *wake_at)) wake_at = deadline;
   }
@@ -78,32 +87,45 @@ bool Engine::Impl::drain_inbox() {
   bool heard = false;
   while (std::optional<Command> command = inbox.try_pop()) {
     heard = true;
-    if (command->submitted != nullptr) {
-      // From here to retire() the table's sequences own it.
-      const auto n_prompt = static_cast<std::uint32_t>(command->submitted->asked->prompt.size());
-      settle(sequences.add(*command->submitted.release(), pruning.n_pruned(n_prompt)));
-      continue;
-    }
-    for (const std::uint32_t slot : sequences.order()) {
-      LiveRequest& request = *sequences[slot].request;
-      if (request.asked->id == command->cancelled_id) request.cancelled = true;
-    }
+    if (auto* submitted = std::get_if<std::unique_ptr<LiveRequest>>(&*command))
+      obey(std::move(*submitted));
+    if (const auto* cancel = std::get_if<Cancel>(&*command)) obey(*cancel);
+    if (auto* group = std::get_if<std::unique_ptr<Group>>(&*command))
+      arrivals.push_back(std::move(*group));
+    if (const auto* retirement = std::get_if<Retirement>(&*command))
+      retirements.push_back(*retirement);
   }
   return heard;
+}
+
+void Engine::Impl::obey(std::unique_ptr<LiveRequest> submitted) {
+  // From here to retire() the table's sequences own it.
+  const auto n_prompt = static_cast<std::uint32_t>(submitted->asked->prompt.size());
+  settle(sequences.add(*submitted.release(), pruning.n_pruned(n_prompt)));
+}
+
+void Engine::Impl::obey(Cancel cancel) {
+  for (const std::uint32_t slot : sequences.order()) {
+    LiveRequest& request = *sequences[slot].request;
+    if (request.asked->id == cancel.id) request.cancelled = true;
+  }
 }
 
 // The client's wish and the clock. Who is in a step ends with it, and gets no other.
 bool Engine::Impl::apply_ends(Nanoseconds now) {
   bool ended = false;
   for (const std::uint32_t slot : sequences.order()) {
-    const LiveRequest& request = *sequences[slot].request;
+    Sequence& sequence = sequences[slot];
+    const LiveRequest& request = *sequence.request;
     const bool late = request.asked->deadline && *request.asked->deadline <= now;
-    if (!request.cancelled && !late) continue;
-    if (sequences[slot].in_step()) {
-      sequences[slot].is_ending = true;
+    const bool given_up = sequence.is_held && sequence.held_since + recovery_timeout <= now;
+    if (!request.cancelled && !late && !given_up) continue;
+    if (sequence.in_step()) {
+      sequence.is_ending = true;
       continue;
     }
-    end_sequence(slot, request.cancelled ? kCancelled : kTooLate);
+    const pipeline::StreamEnd& end = late ? kTooLate : kNoDevices;
+    end_sequence(slot, request.cancelled ? kCancelled : end);
     ended = true;
   }
   if (ended) sequences.drop_removed();
@@ -161,7 +183,7 @@ void Engine::Impl::go_on_drafting(Nanoseconds now) {
 void Engine::Impl::plan_step(Nanoseconds now) {
   find_prefixes();
   for (const auto& group : groups.all())
-    if (!group->lanes.is_full())
+    if (group->has_room())
       speculation.offer(sequences, *group, draft_model ? &*draft_model : nullptr);
   const PlanFault fault = gate.ask({.step = n_steps, .now = now}, plan);
   bump(parts.stats.n_plan_calls, 1);
@@ -212,7 +234,9 @@ void Engine::Impl::refuse_plan(PlanFault fault) {
   }
   if (++n_refused < kRefusalsMax) return;
   n_refused = 0;
-  end_all(kNoPlan);
+  for (const std::uint32_t slot : sequences.order())
+    if (!sequences[slot].in_step() && !sequences[slot].is_held) end_sequence(slot, kNoPlan);
+  sequences.drop_removed();
   plan_due = groups.n_steps_in_flight() == 0;  // else the end of a step brings the next plan
 }
 
@@ -238,6 +262,7 @@ void Engine::Impl::start_step(Group& group, Nanoseconds now, Nanoseconds planned
   ++n_steps;
   ++group.n_steps;
   bump(parts.stats.n_steps, 1);
+  bump(parts.stats.groups[group.numbers.place].n_steps, 1);
   const Nanoseconds prepared = parts.clock.now();
   lane.runner.submit(lane.batch.step());
   lane.submitted = parts.clock.now();
@@ -255,7 +280,8 @@ void Engine::Impl::start_step(Group& group, Nanoseconds now, Nanoseconds planned
                  .n_seqs = lane.batch.entries().size(),
                  .n_out_rows = lane.batch.n_out_rows(),
                  .n_kv_tokens = lane.batch.load().n_kv_tokens};
-  std::uint64_t n_submits = draft_model ? draft_model->n_submits() : 0;
+  std::uint64_t n_submits = n_submits_gone;
+  n_submits += draft_model ? draft_model->n_submits() : 0;
   for (const auto& one : groups.all())
     n_submits += one->lanes.n_submits();
   parts.stats.n_submit_calls.store(n_submits, std::memory_order_relaxed);
@@ -302,10 +328,12 @@ void Engine::Impl::finish_step(Group& group) {
   if (!outcome.ok || lane.is_spoiled) {
     fail_step(group, lane, outcome);
   } else {
+    group.n_failures = 0;
     take_results(group, lane, now);
     record_step(group, lane, parts.clock.now());
   }
   group.lanes.note_ended();
+  if (group.is_closing) vacate(group);
   sequences.drop_removed();
 }
 
@@ -313,9 +341,10 @@ void Engine::Impl::take_results(Group& group, const StepLane& lane, Nanoseconds 
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
     Sequence& sequence = sequences[entry.slot];
     if (sequence.is_lost) {
-      if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
+      after_failure(entry.slot);
       continue;
     }
+    sequence.n_failures = 0;
     if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens);
     if (sequence.n_finished() >= sequence.n_prefill) sequence.phase = Phase::decode;
     if (entry.out_row && !sequence.request->cancelled) produce(lane, entry, now);
@@ -329,9 +358,8 @@ void Engine::Impl::measure_step(Group& group, const StepLane& lane, Nanoseconds 
   note_progress(now);
   const auto elapsed = static_cast<float>((now - group.step_ended).count());
   for (std::size_t d = 0; d < group.loads.size(); ++d) {
-    const std::size_t device = group.numbers.first_device + d;
-    if (device < parts.stats.device_busy_ns.size())
-      bump(parts.stats.device_busy_ns[device], lane.runner.busy_ns(d));
+    if (telemetry::DeviceStats* const stats = group.device_stats[d]; stats != nullptr)
+      bump(stats->busy_ns, lane.runner.busy_ns(d));
     const auto busy = static_cast<float>(lane.runner.busy_ns(d));
     group.loads[d].busy_ratio = elapsed > 0.0F ? std::min(busy / elapsed, 1.0F) : 0.0F;
   }
@@ -354,8 +382,9 @@ void Engine::Impl::record_step(Group& group, StepLane& lane, Nanoseconds sampled
                      round_time(lane, group.lanes.n_max(), sampled - lane.started));
 }
 
-// What the step wrote cannot be told: its sequences end, the others go on; where devices can no
-// longer tell whose message is whose, those of the other steps in flight end with theirs.
+// What the step wrote cannot be told: its sequences wait again for a group that computes all of
+// them anew, or end where there is none to come. Where devices can no longer tell whose message is
+// whose, the other steps in flight end with it, and so does the group.
 void Engine::Impl::fail_step(Group& group,
                              const StepLane& lane,
                              const StepRunner::Outcome& outcome) {
@@ -366,15 +395,34 @@ void Engine::Impl::fail_step(Group& group,
                             outcome.message);
   }
   // What was ended stays so: devices tell each other nothing any more.
-  if (lane.runner.has_aborted()) {
-    parts.stats.is_lost.store(true, std::memory_order_relaxed);
-    group.lanes.spoil_others();
-  }
+  const bool has_aborted = lane.runner.has_aborted();
+  if (has_aborted) group.lanes.spoil_others();
+  const bool is_new = !outcome.ok && !group.is_closing;
+  if (is_new) ++group.n_failures;
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
-    Sequence& sequence = sequences[entry.slot];
-    sequence.is_ending = true;
-    sequence.is_lost = true;
-    if (!sequence.in_step()) end_sequence(entry.slot, kDeviceFailed);
+    ++sequences[entry.slot].n_failures;
+    after_failure(entry.slot);
+  }
+  if (has_aborted && !can_lose_groups()) parts.stats.is_lost.store(true, std::memory_order_relaxed);
+  if (!is_new || !can_lose_groups()) return;
+  if (!has_aborted && group.n_failures < kGroupFailuresMax) return;
+  logger("engine")->error("group lost group={} device={}", group.numbers.place, outcome.device);
+  group.failed_device = outcome.shard;
+  group.lanes.spoil_others();
+  close(group);
+}
+
+// One of its steps has failed: when those that are still in flight have ended, it waits again.
+void Engine::Impl::after_failure(std::uint32_t slot) {
+  Sequence& sequence = sequences[slot];
+  sequence.is_ending = true;
+  sequence.is_lost = true;
+  if (sequence.in_step()) return;
+  // One that takes every group down with it is not passed on for ever.
+  if (can_lose_groups() && sequence.n_failures < kSequenceFailuresMax) {
+    preempt(slot);
+  } else {
+    end_sequence(slot, kDeviceFailed);
   }
 }
 

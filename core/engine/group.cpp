@@ -35,7 +35,8 @@ Group::Group(const model::CompiledModel& compiled,
       books(pool, compiled.kv_block_tokens),
       lanes(compiled, options.limits, wake),
       loads(compiled.shards.size()),
-      attention(compiled.shards.size()) {}
+      attention(compiled.shards.size()),
+      device_stats(compiled.shards.size()) {}
 
 void Group::number_attention(std::span<const std::unique_ptr<Group>> others, std::uint32_t& next) {
   for (std::size_t d = 0; d < model.shards.size(); ++d) {
@@ -70,6 +71,13 @@ std::string_view Group::run_audit(const SequenceTable& sequences) {
 
 void Groups::add(std::unique_ptr<Group> group) {
   group->number_attention(all_, next_attention_);
+  const auto is_taken = [this](std::uint32_t place) {
+    return std::ranges::any_of(
+        all_, [place](const auto& other) { return other->numbers.place == place; });
+  };
+  group->numbers.place = 0;
+  while (is_taken(group->numbers.place))
+    ++group->numbers.place;
   all_.push_back(std::move(group));
 }
 
@@ -87,10 +95,16 @@ Group* Groups::of_device(std::uint32_t device) const {
   return nullptr;
 }
 
+Group* Groups::find(GroupId id) const {
+  for (const auto& group : all_)
+    if (group->numbers.id == id) return group.get();
+  return nullptr;
+}
+
 std::uint32_t Groups::n_blocks_max() const {
   std::uint32_t n = 0;
   for (const auto& group : all_)
-    n = std::max(n, group->pool.n_blocks());
+    if (!group->is_leaving) n = std::max(n, group->pool.n_blocks());
   return n;
 }
 
@@ -116,8 +130,9 @@ std::uint32_t Groups::n_steps_max() const {
 }
 
 bool Groups::are_full() const {
-  return !all_.empty() &&
-         std::ranges::all_of(all_, [](const auto& group) { return group->lanes.is_full(); });
+  return !all_.empty() && std::ranges::all_of(all_, [](const auto& group) {
+    return !group->is_closing && group->lanes.is_full();
+  });
 }
 
 }  // namespace luna::engine

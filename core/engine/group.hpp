@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/clock.hpp"
+#include "core/engine/engine.hpp"
 #include "core/engine/kv_audit.hpp"
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/plan_books.hpp"
@@ -11,10 +12,12 @@
 #include "core/engine/step_cost.hpp"
 #include "core/engine/step_lane.hpp"
 #include "core/model/compiled_model.hpp"
+#include "core/telemetry/engine_stats.hpp"
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -38,7 +41,7 @@ struct GroupOptions {
 
 /// How a group is told from others.
 struct GroupNumbers {
-  std::uint32_t id = 0;            ///< never given twice
+  GroupId id{};                    ///< never given twice
   std::uint32_t place = 0;         ///< the lowest that was free: `group` of a device's row
   std::uint32_t first_device = 0;  ///< of all devices that the engine ever had
 };
@@ -59,6 +62,8 @@ struct Group {
   [[nodiscard]] bool has_device(std::uint32_t device) const {
     return device >= numbers.first_device && device - numbers.first_device < n_devices();
   }
+  /// Whether another step could begin.
+  [[nodiscard]] bool has_room() const { return !is_closing && !lanes.is_full(); }
   /// Whether it could ever hold so many blocks for one sequence.
   [[nodiscard]] bool can_hold(std::uint32_t n_blocks) const { return n_blocks <= pool.n_blocks(); }
   /// A request whose last sequence ran here has ended.
@@ -69,7 +74,7 @@ struct Group {
   [[nodiscard]] std::string_view run_audit(const SequenceTable& sequences);
 
   const model::CompiledModel& model;
-  const GroupNumbers numbers;
+  GroupNumbers numbers;
   const std::uint32_t n_kv_blocks_reserve;  ///< a waiting row leaves them to those that hold KV
 
   KvPool pool;
@@ -79,13 +84,18 @@ struct Group {
   StepLanes lanes;
   StepCostFit cost_fit;
   DraftPause draft_pause;
-  std::vector<DeviceLoad> loads;         ///< by device
-  std::vector<std::uint32_t> attention;  ///< by device
-  std::uint64_t n_steps = 0;             ///< begun
-  Nanoseconds step_ended{0};             ///< the last on all devices
-  Nanoseconds step_sampled{0};           ///< the last with its tokens
-  std::uint32_t n_queued = 0;            ///< rows that wait for it, as counted last
-  std::uint32_t n_running = 0;           ///< rows that hold KV, as counted last
+  std::vector<DeviceLoad> loads;                      ///< by device
+  std::vector<std::uint32_t> attention;               ///< by device
+  std::vector<telemetry::DeviceStats*> device_stats;  ///< by device; null: not counted
+  std::uint64_t n_steps = 0;                          ///< begun
+  Nanoseconds step_ended{0};                          ///< the last on all devices
+  Nanoseconds step_sampled{0};                        ///< the last with its tokens
+  std::uint32_t n_queued = 0;                         ///< rows that wait for it, as counted last
+  std::uint32_t n_running = 0;                        ///< rows that hold KV, as counted last
+  bool is_leaving = false;                            ///< takes no further sequences
+  bool is_closing = false;                            ///< and its steps in flight are its last
+  std::uint32_t n_failures = 0;                       ///< steps in a row
+  std::optional<std::uint32_t> failed_device;         ///< why it leaves, if for that
 
  private:
   std::array<Nanoseconds, 10> last_latencies_{};  // ring of ended requests
@@ -107,13 +117,14 @@ class Groups {
   /// The only one; none: nullptr, also where there are several.
   [[nodiscard]] Group* only() const { return all_.size() == 1 ? all_.front().get() : nullptr; }
   [[nodiscard]] Group* of_device(std::uint32_t device) const;
-  /// KV blocks of the group that has most; 0: there is none.
+  [[nodiscard]] Group* find(GroupId id) const;
+  /// KV blocks of the group that has most, of those that take sequences; 0: there is none.
   [[nodiscard]] std::uint32_t n_blocks_max() const;
 
   [[nodiscard]] std::uint32_t n_devices() const;
   [[nodiscard]] std::uint32_t n_steps_in_flight() const;
   [[nodiscard]] std::uint32_t n_steps_max() const;
-  /// No group could begin a step.
+  /// Every group works, and none could begin a step.
   [[nodiscard]] bool are_full() const;
 
  private:

@@ -31,7 +31,7 @@ void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   std::memcpy(to.data() + n_before, bytes.data(), bytes.size());
 }
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
+requires std::is_trivially_copyable_v<T>
 void append(std::vector<std::byte>& to, const T& value) {
   append(to, std::as_bytes(std::span(&value, 1)));
 }

@@ -153,6 +153,7 @@ void SchedulerGate::fill_devices() {
     row.n_running = group->n_running;
     row.n_steps_in_flight = group->lanes.n_in_flight();
     row.n_steps_in_flight_max = group->lanes.n_max();
+    row.is_leaving = group->is_leaving ? 1 : 0;
     row.latency_ns_p95 = static_cast<std::uint64_t>(group->latency_p95().count());
     row.step_ns_fixed = static_cast<float>(costs.fixed_ns);
     row.step_ns_per_row = static_cast<float>(costs.per_row_ns);
@@ -275,7 +276,7 @@ PlanFault SchedulerGate::check_assign(const luna_action& action, StepPlan& plan)
   const std::uint32_t slot = slots_[action.row];
   const Sequence& sequence = sequences_[slot];
   Group* const group = groups_.of_device(action.device);
-  if (group == nullptr) return PlanFault::unknown_device;
+  if (group == nullptr || group->is_leaving) return PlanFault::unknown_device;
   if (sequence.phase != Phase::waiting) return PlanFault::wrong_state;
   if (assigned_[slot] != nullptr || taken_[action.row] != 0) return PlanFault::row_twice;
   if (!group->can_hold(sequence.n_blocks_max(limits_.kv_block_tokens)))
@@ -299,7 +300,7 @@ PlanFault SchedulerGate::check_run(const luna_action& action, StepPlan& plan) {
   const Sequence& sequence = sequences_[slot];
   const Place place = place_of(slot);
   if (place.group == nullptr) return PlanFault::no_group;
-  if (place.group->lanes.is_full()) return PlanFault::no_room_for_step;
+  if (!place.group->has_room()) return PlanFault::no_room_for_step;
   std::uint32_t n_wanted = sequence.n_wanted();
   std::uint32_t n_tokens = action.n_tokens;
   if (assigned_[slot] != nullptr) {

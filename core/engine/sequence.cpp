@@ -95,6 +95,8 @@ void SequenceTable::preempt(std::uint32_t slot) {
   Sequence& sequence = sequences_[slot];
   release_blocks(sequence);
   sequence.group = nullptr;
+  sequence.is_ending = false;
+  sequence.is_lost = false;
   sequence.phase = Phase::waiting;
   sequence.n_prefill = sequence.prefill_end();
   ++sequence.n_preempted;

@@ -33,6 +33,8 @@ struct Sequence {
   /// Whose devices compute it; none: it waits to be given to one. Outlives its sequences.
   Group* group = nullptr;
   bool is_held = false;  ///< waiting: no group could hold it now, and no plan sees it
+  Nanoseconds held_since{0};
+  std::uint32_t n_failures = 0;  ///< steps in a row that computed it and failed
   LiveRequest* request = nullptr;
   std::uint32_t choice_idx = 0;
   Phase phase = Phase::waiting;

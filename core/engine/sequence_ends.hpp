@@ -31,6 +31,10 @@ inline constexpr pipeline::StreamEnd kNoPlan{
 inline constexpr pipeline::StreamEnd kDeviceFailed{.reason = pipeline::FinishReason::failed,
                                                    .code = Code::unavailable,
                                                    .error = "a device failed during the step"};
+inline constexpr pipeline::StreamEnd kNoDevices{
+    .reason = pipeline::FinishReason::failed,
+    .code = Code::unavailable,
+    .error = "the devices that could hold the request have gone, and none came in time"};
 inline constexpr pipeline::StreamEnd kNotFinite{.reason = pipeline::FinishReason::failed,
                                                 .code = Code::internal,
                                                 .error = "the model's output is not a number"};

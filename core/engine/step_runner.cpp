@@ -108,7 +108,10 @@ StepRunner::Outcome StepRunner::collect() {
     const auto cause = std::find_if(slots_.begin(), slots_.end(), is_cause);
     const Slot& slot = cause != slots_.end() ? *cause : slots_[s];
     const auto idx = static_cast<std::size_t>(&slot - slots_.data());
-    return {.ok = false, .device = model_.shards[idx].device_name, .message = slot.message.data()};
+    return {.ok = false,
+            .shard = static_cast<std::uint32_t>(idx),
+            .device = model_.shards[idx].device_name,
+            .message = slot.message.data()};
   }
   return {};
 }

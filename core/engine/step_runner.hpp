@@ -43,7 +43,8 @@ class StepRunner {
 
   struct Outcome {
     bool ok = true;
-    std::string_view device;   ///< the first that failed, in order of devices
+    std::uint32_t shard = 0;   ///< the first that failed, in order of devices
+    std::string_view device;   ///< its name
     std::string_view message;  ///< its words; valid until the next submit
   };
   /// The ended step's outcome. The runner is free for the next.

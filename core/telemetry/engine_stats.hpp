@@ -4,11 +4,13 @@
 
 #include "core/telemetry/step_trace.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace luna::telemetry {
 
@@ -76,12 +78,21 @@ struct GroupStats {
   Counter n_kv_blocks_free{0};
 };
 
+/// One device of a model. Written before it is counted; then [engine] writes, [any] reads.
+struct DeviceStats {
+  std::array<char, 129> name{};           ///< as in the TOML
+  std::atomic<std::uint64_t> busy_ns{0};  ///< inside op programs
+
+  [[nodiscard]] std::string_view name_text() const { return name.data(); }
+};
+
 /// One model's counters and gauges. [engine] writes, [any] reads.
 struct EngineStats {
   using Counter = std::atomic<std::uint64_t>;
 
   Counter n_running{0};
   Counter n_waiting{0};
+  Counter n_held{0};  ///< of these, the ones that no group of devices could hold now
   std::array<Counter, kEndCodes> n_ended{};
   Counter n_prompt_tokens{0};
   Counter n_generated_tokens{0};
@@ -103,9 +114,9 @@ struct EngineStats {
   Counter n_steps{0};
   Counter n_steps_in_flight{0};
   Counter n_steps_in_flight_max{0};
-  /// Inside op programs, by device: in layer order, group after group; those beyond are not
-  /// counted.
-  std::array<Counter, kDevicesCounted> device_busy_ns{};
+  /// Devices that belong to a group or did, as they came; those beyond are not counted.
+  std::array<DeviceStats, kDevicesCounted> devices{};
+  std::atomic<std::size_t> n_devices{0};
   std::array<GroupStats, kGroupsMax> groups{};
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
@@ -120,6 +131,18 @@ struct EngineStats {
   Histogram<kStepSeconds.size()> step_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> draft_seconds{kStepSeconds};  ///< the draft model before a step
+
+  /// The numbers of a device of this name, which go on where it comes again; null: there is no room
+  /// for more. [engine]
+  DeviceStats* count_device(std::string_view name) {
+    const std::size_t n = n_devices.load(std::memory_order_relaxed);
+    for (std::size_t d = 0; d < n; ++d)
+      if (devices[d].name_text() == name) return &devices[d];
+    if (n == devices.size() || name.size() >= devices[n].name.size()) return nullptr;
+    std::copy(name.begin(), name.end(), devices[n].name.begin());
+    n_devices.store(n + 1, std::memory_order_release);
+    return &devices[n];
+  }
 };
 
 /// False when the engine can serve no more: its devices are lost, or it has work and has neither
@@ -132,7 +155,8 @@ inline bool is_alive(const EngineStats& stats,
   if (stats.is_lost.load(std::memory_order_relaxed)) return false;
   // Acquire: who sees work sees the progress that was noted before it.
   const bool has_work = stats.n_running.load(std::memory_order_acquire) > 0 ||
-                        stats.n_waiting.load(std::memory_order_acquire) > 0;
+                        stats.n_waiting.load(std::memory_order_acquire) >
+                            stats.n_held.load(std::memory_order_relaxed);
   if (!has_work) return true;
   const std::chrono::nanoseconds last(stats.last_progress_ns.load(std::memory_order_relaxed));
   return last + silence_max > now;

@@ -78,6 +78,10 @@ constexpr ScalarFamily kScalars[] = {
      "Sequences not started, or pre-empted.",
      kGauge,
      &EngineStats::n_waiting},
+    {"luna_requests_held",
+     "Of these, the ones that no group of devices could hold now.",
+     kGauge,
+     &EngineStats::n_held},
     {"luna_prompt_tokens_total",
      "Prompt tokens of started requests, computed or cached.",
      kCounter,
@@ -206,12 +210,10 @@ std::string MetricsPage::render() const {
                 "Time inside op programs; its rate is the device's busy share.",
                 kCounter);
   for (const Source& model : models_) {
-    const auto& busy_ns = model.stats->device_busy_ns;
-    std::size_t d = 0;
-    for (const std::vector<std::string>& devices : model.groups)
-      for (const std::string& device : devices)
-        if (const std::size_t n = d++; n < busy_ns.size())
-          families.value({{"model", model.name}, {"device", device}}, load(busy_ns[n]) * 1e-9);
+    const std::size_t n_devices = model.stats->n_devices.load(std::memory_order_acquire);
+    for (const DeviceStats& device : std::span(model.stats->devices).first(n_devices))
+      families.value({{"model", model.name}, {"device", std::string(device.name_text())}},
+                     load(device.busy_ns) * 1e-9);
   }
   for (const GroupFamily& family : kOfGroups) {
     families.open(family.name, family.help, family.type);

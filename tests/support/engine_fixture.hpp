@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,19 +99,22 @@ class EngineRig {
   explicit EngineRig(const FakeModelOptions& model_options = {},
                      std::optional<plugin::Instance<luna_scheduler_if>> with = std::nullopt,
                      const EngineOptions& options = {},
-                     const std::vector<FakeModelOptions>& other_groups = {})
+                     const std::vector<FakeModelOptions>& other_groups = {},
+                     bool watches_groups = false)
       : fake(model_options),
         tokenizer(tiny_tokenizer()),
         scheduler(with ? std::move(*with) : static_scheduler()) {
     std::vector<const model::CompiledModel*> models = {&fake.compiled};
     for (const FakeModelOptions& group : other_groups)
-      models.push_back(&others.emplace_back(group).compiled);
+      models.push_back(&others.emplace_back(std::make_unique<FakeModel>(group))->compiled);
     auto made = Engine::create({std::move(models),
                                 scheduler,
                                 tokenizer,
                                 clock,
                                 stats,
                                 [](void* self) { ++static_cast<EngineRig*>(self)->n_notified; },
+                                this,
+                                watches_groups ? note_gone : nullptr,
                                 this},
                                options);
     EXPECT_TRUE(made.has_value());
@@ -162,17 +164,24 @@ class EngineRig {
   /// The oldest step of each device of each group.
   bool complete() {
     bool any = fake.complete();
-    for (FakeModel& other : others)
-      any |= other.complete();
+    for (const auto& other : others)
+      any |= other->complete();
     return any;
+  }
+  /// Adds a group while the engine runs.
+  engine::GroupId add_group(const FakeModelOptions& options) {
+    const auto added =
+        engine->add_group(others.emplace_back(std::make_unique<FakeModel>(options))->compiled);
+    EXPECT_TRUE(added) << (added ? "" : added.error().message());
+    return added ? *added : engine::GroupId{};
   }
 
   void expect_clean() {
     EXPECT_EQ(engine->audit_kv(), "");
     EXPECT_EQ(stats.n_kv_audit_failures.load(), 0U);
     EXPECT_THAT(fake.faults(), ::testing::IsEmpty());
-    for (const FakeModel& other : others)
-      EXPECT_THAT(other.faults(), ::testing::IsEmpty());
+    for (const auto& other : others)
+      EXPECT_THAT(other->faults(), ::testing::IsEmpty());
   }
   /// Nothing runs and every block is free.
   void expect_empty() {
@@ -182,14 +191,20 @@ class EngineRig {
   }
 
   FakeModel fake;
-  std::deque<FakeModel> others;  // further groups
+  std::vector<std::unique_ptr<FakeModel>> others;  // further groups
   text::Tokenizer tokenizer;
   plugin::Instance<luna_scheduler_if> scheduler;
   VirtualClock clock;
   telemetry::EngineStats stats;
   std::uint64_t n_notified = 0;
   std::uint64_t last_id = 0;
-  std::unique_ptr<Engine> engine;  // last: goes first
+  std::vector<engine::GroupEnd> gone;  // groups that have left
+  std::unique_ptr<Engine> engine;      // last: goes first
+
+ private:
+  static void note_gone(void* self, const engine::GroupEnd& end) {
+    static_cast<EngineRig*>(self)->gone.push_back(end);
+  }
 };
 
 /// n tokens of text, different for each seed.

@@ -135,7 +135,7 @@ TEST(Groups, AStepOfOneDoesNotWaitForAnothers) {
   const Asked second = rig.submit(EngineRig::request(some_prompt(10, 2), 30));
   for (int turn = 0; turn < 200; ++turn) {
     rig.engine->advance();
-    rig.others[0].complete();  // the first group's device stands still
+    rig.others[0]->complete();  // the first group's device stands still
   }
   EXPECT_FALSE(first.ended());
   EXPECT_TRUE(second.ended());

@@ -416,10 +416,11 @@ TEST_F(GateTest, OfSeveralGroupsOnlyLegalOnesGetRows) {
   Groups groups(2);
   for (const model::CompiledModel* model : {&model_.compiled, &other.compiled}) {
     const auto n = static_cast<std::uint32_t>(groups.all().size());
-    groups.add(std::make_unique<Group>(*model,
-                                       group_options(true, false),
-                                       GroupNumbers{.id = n, .place = n, .first_device = n + 10},
-                                       wake_));
+    groups.add(
+        std::make_unique<Group>(*model,
+                                group_options(true, false),
+                                GroupNumbers{.id = GroupId{n}, .place = 0, .first_device = n + 10},
+                                wake_));
   }
   SchedulerGate gate(
       scheduler_,

@@ -98,8 +98,9 @@ TEST(MetricsPage, TheFirstScrapeHasEverySeriesAtZero) {
 TEST(MetricsPage, ADevicesTimeStandsUnderItsName) {
   const HttpStats http;
   EngineStats stats;
-  bump(stats.device_busy_ns[0], 1'500'000'000);
-  bump(stats.device_busy_ns[1], 250'000'000);
+  bump(stats.count_device("left")->busy_ns, 1'500'000'000);
+  bump(stats.count_device("right")->busy_ns, 150'000'000);
+  bump(stats.count_device("right")->busy_ns, 100'000'000);
   MetricsPage page("0", http);
   page.add_model("m", stats, {{"left"}, {"right"}});
   const std::string text = page.render();
