@@ -152,6 +152,8 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       recovery_timeout(options.recovery_timeout),
       group_options{.limits = step_limits,
                     .n_slots = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
+                    .n_holders = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max +
+                                 KvMoves::kMax,
                     .kv_reserve_percent = options.kv_reserve_percent,
                     .prefix_cache = options.prefix_cache,
                     .prefix_hash_seed = options.prefix_hash_seed,
@@ -164,13 +166,22 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
           group_options.n_slots,
           (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
       groups(n_groups_max),
+      moves({.n_slots = sequences.n_slots(),
+             .n_blocks_per_seq = sequences.n_blocks_per_seq(),
+             .block_tokens = limits.kv_block_tokens,
+             .is_on = n_groups_max > 1,
+             .has_thread = !options.copies_at_once},
+            parts.clock,
+            wake,
+            parts.stats),
       gate(parts.scheduler,
            {.n_rows_max = step_limits.n_rows_max,
             .n_seqs_max = step_limits.n_seqs_max,
             .kv_block_tokens = limits.kv_block_tokens,
             .n_groups_max = n_groups_max},
            sequences,
-           groups),
+           groups,
+           moves),
       plan(sequences.n_slots(), n_groups_max * step_limits.n_seqs_max),
       sampler(limits.vocab_size, n_candidates),
       speculation(options.speculation,
@@ -277,7 +288,8 @@ std::string_view Engine::audit_kv() {
 
 std::string_view Engine::Impl::audit_kv() {
   for (const auto& group : groups.all())
-    if (const std::string_view fault = group->run_audit(sequences); !fault.empty()) return fault;
+    if (const std::string_view fault = group->run_audit(sequences, moves); !fault.empty())
+      return fault;
   for (const std::uint32_t slot : sequences.order())
     if (sequences[slot].group == nullptr && sequences[slot].n_blocks > 0)
       return "a sequence of no group holds blocks";

@@ -94,6 +94,8 @@ struct EngineOptions {
   bool prefix_cache_per_tenant = false;  ///< a tenant finds only what its own requests computed
   std::uint64_t prefix_hash_seed = 0;    ///< unknown to clients, that they cannot make keys collide
   std::uint32_t n_groups_max = 1;        ///< at any time; at least those that it starts with
+  /// KV goes from group to group on the engine's own thread: for virtual time.
+  bool copies_at_once = false;
   /// How long a request waits for devices when those that could hold it have gone.
   Nanoseconds recovery_timeout = std::chrono::seconds(30);
   SpeculationOptions speculation{};

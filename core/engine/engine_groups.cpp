@@ -61,7 +61,21 @@ void Engine::Impl::settle_waiting(bool anew) {
   plan_due = true;
 }
 
+// What was copied meanwhile goes on, and what is computed anew waits where it goes.
+bool Engine::Impl::go_on_moving() {
+  const bool any = moves.go_on(sequences);
+  for (const std::uint32_t slot : moves.to_recompute()) {
+    Group* const to = sequences[slot].moving_to;
+    preempt(slot);
+    sequences.assign(slot, to);
+    to->prefixes.adopt(sequences[slot]);
+    bump(parts.stats.n_moves_recomputed, 1);
+  }
+  return any || !moves.to_recompute().empty();
+}
+
 void Engine::Impl::preempt(std::uint32_t slot) {
+  moves.withdraw(sequences[slot]);
   sequences.preempt(slot);
   settle(sequences[slot]);
   bump(parts.stats.n_preempted, 1);
@@ -95,6 +109,7 @@ void Engine::Impl::retire_group(Group& group, RetireMode mode) {
   group.is_leaving = true;
   note_capacity();
   for (const std::uint32_t slot : sequences.order()) {
+    if (sequences[slot].moving_to == &group) moves.withdraw(sequences[slot]);
     if (sequences[slot].group != &group || sequences[slot].phase != Phase::waiting) continue;
     sequences.assign(slot, nullptr);
     settle(sequences[slot]);
@@ -115,7 +130,9 @@ void Engine::Impl::close(Group& group) {
 void Engine::Impl::vacate(Group& group) {
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
-    if (!sequences.is_live(slot) || sequence.group != &group) continue;
+    if (!sequences.is_live(slot)) continue;
+    if (sequence.moving_to == &group) moves.withdraw(sequence);
+    if (sequence.group != &group) continue;
     if (sequence.in_step()) {
       sequence.is_ending = true;
     } else if (sequence.phase == Phase::waiting) {
@@ -135,7 +152,7 @@ bool Engine::Impl::part_with_groups() {
     const auto order = sequences.order();
     const bool is_empty = std::ranges::none_of(
         order, [&](std::uint32_t slot) { return sequences[slot].group == &group; });
-    if (!is_empty) continue;
+    if (!is_empty || moves.uses(group)) continue;
     let_go(group);
     any = true;
   }
@@ -164,11 +181,12 @@ void Engine::Impl::let_go(Group& group) {
   }
 }
 
-// Whether what a group held can go on elsewhere when it is lost.
-bool Engine::Impl::can_lose_groups() const {
+// Whether what a group holds can go on elsewhere.
+bool Engine::Impl::can_lose(const Group& group) const {
   if (parts.on_group_gone != nullptr) return true;
-  const auto& all = groups.all();
-  return std::ranges::count_if(all, [](const auto& group) { return !group->is_closing; }) > 1;
+  return std::ranges::any_of(groups.all(), [&group](const auto& other) {
+    return other.get() != &group && !other->is_closing;
+  });
 }
 
 void Engine::Impl::note_capacity() {

@@ -5,6 +5,7 @@
 #include "core/engine/draft_model.hpp"
 #include "core/engine/engine.hpp"
 #include "core/engine/group.hpp"
+#include "core/engine/kv_moves.hpp"
 #include "core/engine/kv_pruning.hpp"
 #include "core/engine/live_request.hpp"
 #include "core/engine/queue_gauge.hpp"
@@ -73,8 +74,9 @@ struct Engine::Impl {
   void vacate(Group& group);
   bool part_with_groups();
   void let_go(Group& group);
-  [[nodiscard]] bool can_lose_groups() const;
-  void after_failure(std::uint32_t slot);
+  [[nodiscard]] bool can_lose(const Group& group) const;
+  bool go_on_moving();
+  void after_failure(Group& group, std::uint32_t slot);
   void note_capacity();
   bool finish_steps();
   [[nodiscard]] bool has_plannable(const Group& group) const;
@@ -157,6 +159,7 @@ struct Engine::Impl {
 
   SequenceTable sequences;
   Groups groups;
+  KvMoves moves;
   SchedulerGate gate;
   QueueGauge queue;
   StepPlan plan;

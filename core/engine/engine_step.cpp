@@ -34,6 +34,7 @@ bool Engine::Impl::advance() {
   bool worked = drain_inbox();
   if (!is_drafting()) obey_group_commands();
   worked |= finish_steps();
+  worked |= go_on_moving();
   worked |= part_with_groups();
   if (groups.are_full()) return worked;
   if (is_drafting()) {
@@ -138,6 +139,7 @@ void Engine::Impl::find_prefixes() {
   for (const std::uint32_t slot : sequences.order()) {
     Sequence& sequence = sequences[slot];
     if (sequence.in_step() || sequence.group == nullptr) continue;
+    if (sequence.moving_to != nullptr) continue;
     PrefixReuse& prefixes = sequence.group->prefixes;
     if (sequence.phase == Phase::waiting) prefixes.look_up(sequence);
     if (sequence.phase == Phase::prefill) count_cached(sequence, prefixes.skip(sequence));
@@ -214,6 +216,8 @@ void Engine::Impl::carry_out(Nanoseconds now, Nanoseconds planned) {
   for (const std::uint32_t slot : plan.preempted)
     preempt(slot);
   sequences.drop_removed();
+  for (const PlannedMove& move : plan.moves)
+    moves.begin(sequences[move.slot], *move.to, step_limits.n_rows_max);
   // All prefixes are held before a block is allocated, which may take one from the cache.
   for (const PlannedRun& run : plan.runs)
     if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
@@ -341,7 +345,7 @@ void Engine::Impl::take_results(Group& group, const StepLane& lane, Nanoseconds 
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
     Sequence& sequence = sequences[entry.slot];
     if (sequence.is_lost) {
-      after_failure(entry.slot);
+      after_failure(group, entry.slot);
       continue;
     }
     sequence.n_failures = 0;
@@ -401,10 +405,10 @@ void Engine::Impl::fail_step(Group& group,
   if (is_new) ++group.n_failures;
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
     ++sequences[entry.slot].n_failures;
-    after_failure(entry.slot);
+    after_failure(group, entry.slot);
   }
-  if (has_aborted && !can_lose_groups()) parts.stats.is_lost.store(true, std::memory_order_relaxed);
-  if (!is_new || !can_lose_groups()) return;
+  if (has_aborted && !can_lose(group)) parts.stats.is_lost.store(true, std::memory_order_relaxed);
+  if (!is_new || !can_lose(group)) return;
   if (!has_aborted && group.n_failures < kGroupFailuresMax) return;
   logger("engine")->error("group lost group={} device={}", group.numbers.place, outcome.device);
   group.failed_device = outcome.shard;
@@ -413,13 +417,13 @@ void Engine::Impl::fail_step(Group& group,
 }
 
 // One of its steps has failed: when those that are still in flight have ended, it waits again.
-void Engine::Impl::after_failure(std::uint32_t slot) {
+void Engine::Impl::after_failure(Group& group, std::uint32_t slot) {
   Sequence& sequence = sequences[slot];
   sequence.is_ending = true;
   sequence.is_lost = true;
   if (sequence.in_step()) return;
   // One that takes every group down with it is not passed on for ever.
-  if (can_lose_groups() && sequence.n_failures < kSequenceFailuresMax) {
+  if (can_lose(group) && sequence.n_failures < kSequenceFailuresMax) {
     preempt(slot);
   } else {
     end_sequence(slot, kDeviceFailed);

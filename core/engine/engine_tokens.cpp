@@ -43,8 +43,11 @@ void Engine::Impl::produce(const StepLane& lane, const StepBatch::Entry& entry, 
   // All choices draw their first token from the prompt's last row.
   const std::span<const std::uint32_t> others = sequences.fork(entry.slot);
   draw_token(entry.slot, row, now);
-  for (const std::uint32_t slot : others)
+  for (const std::uint32_t slot : others) {
     draw_token(slot, row, now);
+    // At once: the first gives keys to the blocks that they share.
+    if (sequences.is_live(slot)) sequences[slot].group->prefixes.keep(sequences[slot]);
+  }
 }
 
 // Every token is drawn, by what it would be drawn by without a draft. As long as it is the draft's,
@@ -156,6 +159,7 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
   }
   Group* const group = sequences[slot].group;
   if (group != nullptr && end.reason != FinishReason::failed) group->prefixes.keep(sequences[slot]);
+  moves.withdraw(sequences[slot]);
   sequences.remove(slot);
   if (request.n_open == 0) retire(request, group);
 }

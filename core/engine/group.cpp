@@ -11,12 +11,13 @@ namespace {
 KvPool make_pool(const model::CompiledModel& model, const GroupOptions& options) {
   // Pruned KV depends on what followed it: nobody else may start with it.
   const bool prunes = model.prune_keep_percent < 100;
-  if (!options.prefix_cache || prunes) return KvPool(model.n_kv_blocks, options.n_slots);
+  if (!options.prefix_cache || prunes)
+    return KvPool(model.n_kv_blocks, std::max(options.n_slots, options.n_holders));
   return KvPool(PrefixTree::Options{.n_blocks = model.n_kv_blocks,
                                     .block_tokens = model.kv_block_tokens,
                                     .hash_seed = options.prefix_hash_seed,
                                     .hash = hash_words},
-                options.n_slots);
+                std::max(options.n_slots, options.n_holders));
 }
 
 }  // namespace
@@ -64,8 +65,8 @@ Nanoseconds Group::latency_p95() const {
   return sorted[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)];
 }
 
-std::string_view Group::run_audit(const SequenceTable& sequences) {
-  const std::string_view fault = audit.run(pool, sequences, this);
+std::string_view Group::run_audit(const SequenceTable& sequences, const KvMoves& moves) {
+  const std::string_view fault = audit.run(pool, sequences, this, &moves);
   return fault.empty() ? lanes.audit(sequences, *this) : fault;
 }
 

@@ -33,6 +33,7 @@ struct DeviceLoad {
 struct GroupOptions {
   model::StepLimits limits;              ///< of a step
   std::uint32_t n_slots = 0;             ///< of the sequence table
+  std::uint32_t n_holders = 0;           ///< of KV blocks: sequences, and whoever moves them
   std::uint32_t kv_reserve_percent = 0;  ///< of the KV blocks: left to sequences that run
   bool prefix_cache = true;
   std::uint64_t prefix_hash_seed = 0;
@@ -71,7 +72,7 @@ struct Group {
   /// Of the last 10 requests; 0: none yet.
   [[nodiscard]] Nanoseconds latency_p95() const;
   /// Recounts its KV blocks and steps; empty when all is well, else static text.
-  [[nodiscard]] std::string_view run_audit(const SequenceTable& sequences);
+  [[nodiscard]] std::string_view run_audit(const SequenceTable& sequences, const KvMoves& moves);
 
   const model::CompiledModel& model;
   GroupNumbers numbers;

@@ -1,5 +1,7 @@
 #include "core/engine/kv_audit.hpp"
 
+#include "core/engine/kv_moves.hpp"
+
 #include <algorithm>
 
 namespace luna::engine {
@@ -63,9 +65,11 @@ std::string_view KvAudit::check_cached(const KvPool& pool) {
 
 std::string_view KvAudit::run(const KvPool& pool,
                               const SequenceTable& sequences,
-                              const Group* group) {
+                              const Group* group,
+                              const KvMoves* moves) {
   const std::string_view fault_of_tables = count_references(pool, sequences, group);
   if (!fault_of_tables.empty()) return fault_of_tables;
+  if (moves != nullptr && group != nullptr) moves->count_references(*group, counts_);
   std::uint32_t n_used = 0;
   for (std::uint32_t block = 0; block < pool.n_blocks(); ++block) {
     if (counts_[block] != pool.n_references(block))

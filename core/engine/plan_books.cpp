@@ -57,8 +57,12 @@ bool PlanBooks::take(const Sequence& sequence,
     ++n_needed;  // copied before it is written
     change(sequence.blocks[tail], -1);
   }
-  if (n_needed + n_reserve > n_left_) return false;
-  n_left_ -= n_needed;
+  return take(n_needed, n_reserve);
+}
+
+bool PlanBooks::take(std::uint32_t n_blocks, std::uint32_t n_reserve) {
+  if (n_blocks + n_reserve > n_left_) return false;
+  n_left_ -= n_blocks;
   return true;
 }
 

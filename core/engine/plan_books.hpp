@@ -34,6 +34,9 @@ class PlanBooks {
             std::uint32_t n_run_tokens,
             std::uint32_t n_reserve);
 
+  /// Takes blocks for a sequence that comes with its KV; likewise behind all withdraw() and lend().
+  bool take(std::uint32_t n_blocks, std::uint32_t n_reserve);
+
   std::uint32_t n_tokens = 0;  ///< of the group's step
   std::uint32_t n_runs = 0;    ///< of the group's step
 

@@ -40,6 +40,18 @@ void PrefixReuse::adopt(Sequence& sequence) {
   sequence.n_computed = sequence.hit.n_blocks * block_tokens_;
 }
 
+void PrefixReuse::find_computed(const Sequence& sequence,
+                                std::uint32_t n_blocks_max,
+                                std::vector<std::uint32_t>& found) {
+  if (block_tokens_ == 0) return;
+  std::optional<std::uint32_t> last;
+  for (std::uint32_t b = 0; b < n_blocks_max; ++b) {
+    last = pool_.tree()->find(key_of(sequence, b, last));
+    if (!last) return;
+    found.push_back(*last);
+  }
+}
+
 std::uint32_t PrefixReuse::n_shared(const PrefixHit& hit) const {
   // Whoever uses a block with a key uses those before it.
   std::uint32_t block = hit.last;
@@ -113,6 +125,8 @@ std::uint32_t PrefixReuse::skip(Sequence& sequence) {
 
 void PrefixReuse::keep(Sequence& sequence) {
   if (block_tokens_ == 0 || sequence.phase == Phase::waiting) return;
+  // What is being copied stays in the blocks that it is read from.
+  if (sequence.moving_to != nullptr) return;
   const std::uint32_t n_full = sequence.n_finished() / block_tokens_;
   for (std::uint32_t& b = sequence.n_keyed; b < n_full; ++b) {
     const PrefixKey key = next_key_of(sequence, b);

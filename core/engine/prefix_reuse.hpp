@@ -27,6 +27,11 @@ class PrefixReuse {
   PrefixHit peek(const Sequence& sequence);
   /// A waiting sequence that has just come to the group looks up what it would start with.
   void adopt(Sequence& sequence);
+  /// Blocks that hold what a sequence of another group has computed: its first ones, n_blocks_max
+  /// at most. They are named, not held.
+  void find_computed(const Sequence& sequence,
+                     std::uint32_t n_blocks_max,
+                     std::vector<std::uint32_t>& found);
   /// Blocks of a hit that other sequences hold.
   [[nodiscard]] std::uint32_t n_shared(const PrefixHit& hit) const;
   /// Starts a waiting sequence with the blocks that look_up() named. No block may have been

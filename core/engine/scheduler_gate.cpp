@@ -48,22 +48,26 @@ std::string_view plan_fault_name(PlanFault fault) {
                                                                 "changes_nothing",
                                                                 "row_in_step",
                                                                 "no_group",
-                                                                "no_room_for_step"};
+                                                                "no_room_for_step",
+                                                                "cannot_move"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
 SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& scheduler,
                              const GateLimits& limits,
                              const SequenceTable& sequences,
-                             Groups& groups)
+                             Groups& groups,
+                             const KvMoves& moves)
     : scheduler_(scheduler),
       limits_(limits),
       sequences_(sequences),
       groups_(groups),
+      moves_(moves),
       slots_(sequences.n_slots()),
       rows_(sequences.n_slots()),
       actions_(std::size_t{2} * sequences.n_slots()),  // ASSIGN and RUN of every row
       taken_(sequences.n_slots()),
+      moved_(sequences.n_slots()),
       assigned_(sequences.n_slots()) {
   if (limits.n_groups_max > 1)
     prefixes_.reserve(std::size_t{sequences.n_slots()} * limits.n_groups_max);
@@ -98,15 +102,18 @@ void SchedulerGate::fill_row(const Sequence& sequence, luna_req_row& row) {
   row.priority = asked.priority;
   row.tenant = asked.tenant;
   row.stage = asked.stage;
-  row.n_prompt = sequence.is_ending ? sequence.n_computed : sequence.n_prefill;
+  const bool computes_no_more = sequence.is_ending || sequence.is_paused;
+  row.n_prompt = computes_no_more ? sequence.n_computed : sequence.n_prefill;
   row.n_computed = sequence.n_computed;
   row.n_cached = sequence.phase == Phase::waiting ? sequence.n_computed : sequence.n_cached;
   row.n_generated = sequence.n_generated();
   row.n_generated_max = asked.stop.n_generated_max;
   row.n_preempted = sequence.n_preempted;
   row.n_draft = sequence.n_draft;
-  row.n_steps = sequence.n_steps;
-  row.moving_to = LUNA_NO_DEVICE;
+  // One that waits for the rest of its KV is as one in a step.
+  row.n_steps = sequence.n_steps + (sequence.is_paused ? 1 : 0);
+  row.moving_to =
+      sequence.moving_to == nullptr ? LUNA_NO_DEVICE : sequence.moving_to->numbers.first_device;
   row.last_step_ns = static_cast<std::uint64_t>(sequence.last_step_at.count());
   row.device = LUNA_NO_DEVICE;
   if (sequence.group == nullptr) return;
@@ -221,7 +228,8 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time, StepPlan& plan) {
   // A time that has come wakes nobody: without it the loop does not turn for nothing.
   if (plan.wake_at && *plan.wake_at <= time.now) plan.wake_at.reset();
   // Nor does it for a row that is handed round.
-  const bool acts = !plan.runs.empty() || !plan.preempted.empty() || !plan.rejected.empty();
+  const bool acts = !plan.runs.empty() || !plan.preempted.empty() || !plan.rejected.empty() ||
+                    !plan.moves.empty();
   const bool goes_on = acts || n_new_assigns_ > 0 || plan.wake_at || tables.n_steps_in_flight > 0;
   return goes_on ? PlanFault::none : PlanFault::changes_nothing;
 }
@@ -230,6 +238,7 @@ PlanFault SchedulerGate::check(StepPlan& plan) {
   // The plugin was given the table, so it is read again from our own pointers.
   if (answer_.n_actions > actions_.size()) return PlanFault::too_many_actions;
   std::fill_n(taken_.begin(), n_rows_, std::uint8_t{0});
+  std::fill_n(moved_.begin(), n_rows_, std::uint8_t{0});
   n_new_assigns_ = 0;
   for (const auto& group : groups_.all())
     group->books.begin();
@@ -245,11 +254,11 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
   switch (action.verb) {
     case LUNA_VERB_RUN:
     case LUNA_VERB_ASSIGN:
+    case LUNA_VERB_MOVE:
     case LUNA_VERB_PREEMPT:
     case LUNA_VERB_REJECT:
       break;
     case LUNA_VERB_SLICE:
-    case LUNA_VERB_MOVE:
     case LUNA_VERB_ROLE:
       return PlanFault::unsupported_verb;
     default:
@@ -257,17 +266,20 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
   }
   if (action.row >= n_rows_) return PlanFault::unknown_row;
   if (action.verb == LUNA_VERB_ASSIGN) return check_assign(action, plan);
+  if (action.verb == LUNA_VERB_MOVE) return check_move(action, plan);
   const std::uint32_t slot = slots_[action.row];
-  const bool goes_on = action.verb == LUNA_VERB_RUN && sequences_[slot].n_wanted() > 0;
-  if (sequences_[slot].in_step() && !goes_on) return PlanFault::row_in_step;
-  if (taken_[action.row] != 0) return PlanFault::row_twice;
-  taken_[action.row] = 1;
+  const Sequence& sequence = sequences_[slot];
+  const bool goes_on = action.verb == LUNA_VERB_RUN && sequence.n_wanted() > 0;
+  if ((sequence.in_step() || sequence.is_paused) && !goes_on) return PlanFault::row_in_step;
+  const bool leaves = action.verb != LUNA_VERB_RUN && moved_[action.row] != 0;
+  if (taken_[action.row] != 0 || leaves) return PlanFault::row_twice;
+  taken_[action.row] = static_cast<std::uint8_t>(action.verb);
   if (action.verb == LUNA_VERB_RUN) return check_run(action, plan);
   if (action.verb == LUNA_VERB_REJECT) {
     plan.rejected.push_back({slot, action.reason, queue_wait_of(action)});
     return PlanFault::none;
   }
-  if (sequences_[slot].phase == Phase::waiting) return PlanFault::wrong_state;
+  if (sequence.phase == Phase::waiting) return PlanFault::wrong_state;
   plan.preempted.push_back(slot);
   return PlanFault::none;
 }
@@ -285,6 +297,26 @@ PlanFault SchedulerGate::check_assign(const luna_action& action, StepPlan& plan)
   if (sequence.group == nullptr) ++n_new_assigns_;
   assigned_[slot] = group;
   plan.assigned.push_back({slot, group});
+  return PlanFault::none;
+}
+
+PlanFault SchedulerGate::check_move(const luna_action& action, StepPlan& plan) {
+  if (action.arg != 0) return PlanFault::unsupported_verb;  // a stage
+  const std::uint32_t slot = slots_[action.row];
+  const Sequence& sequence = sequences_[slot];
+  Group* const to = groups_.of_device(action.device);
+  if (to == nullptr || to->is_leaving) return PlanFault::unknown_device;
+  if (sequence.phase == Phase::waiting) return PlanFault::wrong_state;
+  const bool leaves = taken_[action.row] != 0 && taken_[action.row] != LUNA_VERB_RUN;
+  if (leaves || moved_[action.row] != 0) return PlanFault::row_twice;
+  if (!to->can_hold(sequence.n_blocks_max(limits_.kv_block_tokens)))
+    return PlanFault::too_few_blocks;
+  if (sequence.moving_to != nullptr || !KvMoves::can_move(sequence, *to))
+    return PlanFault::cannot_move;
+  moved_[action.row] = 1;
+  // A policy cannot know of all that is in the way for a moment.
+  if (!moves_.can_begin(sequence) || plan.moves.size() >= moves_.n_free()) return PlanFault::none;
+  plan.moves.push_back({slot, to});
   return PlanFault::none;
 }
 
@@ -339,12 +371,20 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
     const std::uint32_t n_reserve =
         is_start && place.group->n_running > 0 ? place.group->n_kv_blocks_reserve : 0;
     if (place.group->books.take(sequence, place.hit.n_blocks, run.n_tokens, n_reserve)) continue;
-    const auto rows = std::span(slots_).first(n_rows_);
-    fault_row_ =
-        static_cast<std::uint32_t>(std::find(rows.begin(), rows.end(), run.slot) - rows.begin());
+    note_fault(run.slot);
+    return PlanFault::too_few_blocks;
+  }
+  for (const PlannedMove& move : plan.moves) {
+    if (move.to->books.take(sequences_[move.slot].n_blocks, 0)) continue;
+    note_fault(move.slot);
     return PlanFault::too_few_blocks;
   }
   return PlanFault::none;
+}
+
+void SchedulerGate::note_fault(std::uint32_t slot) {
+  const auto rows = std::span(slots_).first(n_rows_);
+  fault_row_ = static_cast<std::uint32_t>(std::find(rows.begin(), rows.end(), slot) - rows.begin());
 }
 
 }  // namespace luna::engine

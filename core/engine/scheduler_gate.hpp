@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/engine/group.hpp"
+#include "core/engine/kv_moves.hpp"
 #include "core/engine/plan_record.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/step_plan.hpp"
@@ -35,8 +36,9 @@ enum class PlanFault : std::uint8_t {
   row_in_step,
   no_group,
   no_room_for_step,
+  cannot_move,
 };
-inline constexpr std::size_t kPlanFaults = 17;
+inline constexpr std::size_t kPlanFaults = 18;
 std::string_view plan_fault_name(PlanFault fault);
 
 /// What the snapshot says besides the rows, and what a step of a group can hold.
@@ -58,7 +60,8 @@ class SchedulerGate {
   SchedulerGate(const plugin::Instance<luna_scheduler_if>& scheduler,
                 const GateLimits& limits,
                 const SequenceTable& sequences,
-                Groups& groups);
+                Groups& groups,
+                const KvMoves& moves);
 
   /// Every plan is noted there from now on; it outlives the gate.
   void record_to(PlanRecorder& recorder) { recorder_ = &recorder; }
@@ -84,21 +87,25 @@ class SchedulerGate {
   PlanFault check(StepPlan& plan);
   PlanFault check_action(const luna_action& action, StepPlan& plan);
   PlanFault check_assign(const luna_action& action, StepPlan& plan);
+  PlanFault check_move(const luna_action& action, StepPlan& plan);
   PlanFault check_run(const luna_action& action, StepPlan& plan);
   PlanFault check_blocks(const StepPlan& plan);
+  void note_fault(std::uint32_t slot);
   [[nodiscard]] Place place_of(std::uint32_t slot) const;
 
   const plugin::Instance<luna_scheduler_if>& scheduler_;
   const GateLimits limits_;
   const SequenceTable& sequences_;
   Groups& groups_;
+  const KvMoves& moves_;
   PlanRecorder* recorder_ = nullptr;
   std::vector<std::uint32_t> slots_;  // by row
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;
   std::vector<luna_prefix_row> prefixes_;
   std::vector<luna_action> actions_;
-  std::vector<std::uint8_t> taken_;  // by row: has an action but ASSIGN
+  std::vector<std::uint8_t> taken_;  // by row: its verb, but for ASSIGN and MOVE
+  std::vector<std::uint8_t> moved_;  // by row: has a MOVE
   std::vector<Group*> assigned_;     // by slot: by this plan
   luna_plan answer_{};
   luna_err err_{};

@@ -54,6 +54,7 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
     twin = first;
     twin.blocks = blocks;
     twin.slot = slot;
+    LUNA_ASSERT(twin.moving_to == nullptr);
     twin.row_id = first.row_id + c;
     twin.choice_idx = c;
     for (std::uint32_t b = 0; b < first.n_blocks; ++b) {
@@ -67,7 +68,7 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
 }
 
 void SequenceTable::release_blocks(Sequence& sequence) {
-  LUNA_ASSERT(!sequence.in_step());
+  LUNA_ASSERT(!sequence.in_step() && sequence.moving_to == nullptr);
   LUNA_ASSERT(sequence.group != nullptr || sequence.n_blocks == 0);
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
     sequence.group->pool.release(sequence.blocks[b], sequence.slot);

@@ -34,6 +34,8 @@ struct Sequence {
   Group* group = nullptr;
   bool is_held = false;  ///< waiting: no group could hold it now, and no plan sees it
   Nanoseconds held_since{0};
+  Group* moving_to = nullptr;    ///< that its KV is being copied to; see KvMoves
+  bool is_paused = false;        ///< it moves, and computes nothing until it is there
   std::uint32_t n_failures = 0;  ///< steps in a row that computed it and failed
   LiveRequest* request = nullptr;
   std::uint32_t choice_idx = 0;
@@ -87,12 +89,14 @@ struct Sequence {
   /// Tokens that one more step could compute, at most: when it decodes, one and its draft, and none
   /// before the step that it is in has drawn its next token.
   [[nodiscard]] std::uint32_t n_wanted() const {
-    if (is_ending) return 0;
+    if (is_ending || is_paused) return 0;
     if (phase == Phase::decode) return in_step() ? 0 : 1 + n_draft;
     return n_prefill - n_computed;
   }
   /// Whether a plan may name it.
-  [[nodiscard]] bool is_plannable() const { return !is_held && (!in_step() || n_wanted() > 0); }
+  [[nodiscard]] bool is_plannable() const {
+    return !is_held && !is_paused && (!in_step() || n_wanted() > 0);
+  }
   /// KV blocks that it may need, to its end.
   [[nodiscard]] std::uint32_t n_blocks_max(std::uint32_t block_tokens) const {
     const SequenceRequest& asked = *request->asked;

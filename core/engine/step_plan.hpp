@@ -31,28 +31,38 @@ struct PlannedAssign {
   Group* group;
 };
 
-/// A value, reused; carried out as assigned, rejected, pre-empted, then runs in order, those of
-/// each group in a step of its own.
+/// A sequence that goes to another group with its KV.
+struct PlannedMove {
+  std::uint32_t slot;
+  Group* to;
+};
+
+/// A value, reused; carried out as assigned, rejected, pre-empted, moves, then runs in order, those
+/// of each group in a step of its own.
 struct StepPlan {
   /// n_runs_max  of all groups together
   explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {
     assigned.reserve(n_slots);
+    moves.reserve(n_slots);
     rejected.reserve(n_slots);
     preempted.reserve(n_slots);
     runs.reserve(n_runs_max);
   }
   void clear() {
     assigned.clear();
+    moves.clear();
     rejected.clear();
     preempted.clear();
     runs.clear();
     wake_at.reset();
   }
   [[nodiscard]] bool is_empty() const {
-    return runs.empty() && preempted.empty() && rejected.empty() && assigned.empty();
+    return moves.empty() && runs.empty() && preempted.empty() && rejected.empty() &&
+           assigned.empty();
   }
 
   std::vector<PlannedAssign> assigned;
+  std::vector<PlannedMove> moves;
   std::vector<PlannedReject> rejected;
   std::vector<std::uint32_t> preempted;  // slots
   std::vector<PlannedRun> runs;

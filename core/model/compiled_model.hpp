@@ -29,6 +29,16 @@ struct StepLimits {
 /// of them smaller and each answer slower.
 inline constexpr std::uint32_t kLanesMax = 8;
 
+/// How the KV blocks of a shard get out of their device and into it.
+struct KvAccess {
+  const luna_kv_blocks_if* table = nullptr;  ///< null: they cannot
+  void* device = nullptr;
+  std::uint64_t buffer = 0;
+  luna_kv_layout layout{};
+  std::uint64_t block_bytes = 0;  ///< of one block, all layers of the shard
+  std::uint32_t first_layer = 0;  ///< of the model
+};
+
 /// One device's part of a model. The handles belong to the Model that made this.
 struct Shard {
   std::string device_name;  ///< as in the TOML
@@ -36,6 +46,7 @@ struct Shard {
   std::string attention;
   const luna_backend_if* backend = nullptr;
   void* executable = nullptr;
+  KvAccess kv;
   /// By lane: KV, LOGITS, CANDIDATES, COMM. The outputs are the lane's own.
   std::vector<std::vector<luna_bind>> binds;
 };

@@ -46,6 +46,8 @@ class Device {
   [[nodiscard]] ShardPlanner* planner() const { return planner_; }
   [[nodiscard]] const luna_backend_if& backend() const { return *backend_; }
   [[nodiscard]] void* handle() const { return handle_; }
+  /// How KV blocks get out of it and into it; null: the backend cannot copy them.
+  [[nodiscard]] const luna_kv_blocks_if* kv_blocks() const { return kv_blocks_; }
   /// What the backend said of the device before it was opened.
   [[nodiscard]] const luna_device_info& info() const { return info_; }
 
@@ -62,6 +64,7 @@ class Device {
   DeviceOptions options_;
   std::string backend_name_;
   const luna_backend_if* backend_ = nullptr;
+  const luna_kv_blocks_if* kv_blocks_ = nullptr;
   void* handle_ = nullptr;
   ShardPlanner* planner_ = nullptr;
   luna_device_info info_{};

@@ -178,6 +178,12 @@ Result<void> LocalShard::bind(std::uint32_t n_kv_blocks, const LinkTerms& terms)
   std::vector<luna_bind> shared;  // by all lanes
   if (const auto slot = program.bound_slot(LUNA_SLOT_KV)) {
     LUNA_TRY(const Buffer buffer, alloc(LUNA_BUFFER_KV, memory_.kv));
+    shard_.kv = {.table = parts_.device->kv_blocks(),
+                 .device = parts_.device->handle(),
+                 .buffer = buffer.handle,
+                 .layout = program.abi().kv,
+                 .block_bytes = memory_.kv_block,
+                 .first_layer = order_.layers[order_.rank].first};
     shared.push_back({.slot = *slot, .pad = 0, .buffer = buffer.handle, .comm = nullptr});
   }
   if (const auto slot = program.bound_slot(LUNA_SLOT_COMM))

@@ -99,6 +99,10 @@ struct EngineStats {
   Counter n_cached_tokens{0};
   Counter n_recomputed_tokens{0};
   Counter n_preempted{0};
+  Counter n_moves{0};             ///< sequences that went to another group with their KV
+  Counter n_moves_recomputed{0};  ///< and those whose KV is computed anew there, which is faster
+  Counter n_moves_failed{0};      ///< copies that failed: the sequence stays where it is
+  Counter n_moved_blocks{0};
   Counter n_draft_tokens{0};           ///< that steps verified
   Counter n_draft_tokens_accepted{0};  ///< of these, the ones that were drawn
   Counter n_draft_steps{0};            ///< of the draft model
@@ -131,6 +135,7 @@ struct EngineStats {
   Histogram<kStepSeconds.size()> step_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> draft_seconds{kStepSeconds};  ///< the draft model before a step
+  Histogram<kStepSeconds.size()> move_pause_seconds{kStepSeconds};  ///< a sequence stood still
 
   /// The numbers of a device of this name, which go on where it comes again; null: there is no room
   /// for more. [engine]

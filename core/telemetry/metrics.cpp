@@ -79,7 +79,7 @@ constexpr ScalarFamily kScalars[] = {
      kGauge,
      &EngineStats::n_waiting},
     {"luna_requests_held",
-     "Of these, the ones that no group of devices could hold now.",
+     "Sequences waiting because no group of devices could hold them now.",
      kGauge,
      &EngineStats::n_held},
     {"luna_prompt_tokens_total",
@@ -116,6 +116,22 @@ constexpr ScalarFamily kScalars[] = {
      "Sequences whose KV was taken back.",
      kCounter,
      &EngineStats::n_preempted},
+    {"luna_moves_total",
+     "Sequences that went to another group of devices with their KV.",
+     kCounter,
+     &EngineStats::n_moves},
+    {"luna_moves_recomputed_total",
+     "Sequences that were moved by computing their KV anew, which was faster.",
+     kCounter,
+     &EngineStats::n_moves_recomputed},
+    {"luna_moves_failed_total",
+     "Moves whose copy failed; the sequence stayed where it was.",
+     kCounter,
+     &EngineStats::n_moves_failed},
+    {"luna_moved_kv_blocks_total",
+     "KV blocks copied between groups of devices.",
+     kCounter,
+     &EngineStats::n_moved_blocks},
     {"luna_kv_blocks_used", "KV blocks held by sequences.", kGauge, &EngineStats::n_kv_blocks_used},
     {"luna_kv_blocks_cached",
      "KV blocks held by the prefix cache alone.",
@@ -243,6 +259,10 @@ std::string MetricsPage::render() const {
   histogram("luna_step_seconds", "One step.", &EngineStats::step_seconds);
   histogram("luna_plan_seconds", "One plan of the scheduler.", &EngineStats::plan_seconds);
   histogram("luna_draft_seconds", "The draft model before one step.", &EngineStats::draft_seconds);
+
+  histogram("luna_move_pause_seconds",
+            "How long a sequence stood still that moved.",
+            &EngineStats::move_pause_seconds);
 
   families.open("luna_http_connections", "Open connections.", kGauge);
   families.value({}, load(http_.n_connections));

@@ -41,7 +41,7 @@ def test_no_way_of_computing_changes_a_bit(
         "tcp": {"n_devices": 2, "transport": "tcp"},
         "three devices": {"n_devices": 3},
         "two replicas": {"n_devices": 2, "model_keys": 'layout = "replicas"'},
-        "two pipelines": {"n_devices": 4, "model_keys": 'groups = [["a0", "a1"], ["a2", "a3"]]'},
+        "two pipelines": {"n_devices": 4, "model_keys": 'groups = [["cpu0", "cpu1"], ["cpu2", "cpu3"]]'},
         "no prefix cache": {"model_keys": "prefix_cache = false"},
         "draft model": {"model_keys": draft_model_keys(model)},
     }

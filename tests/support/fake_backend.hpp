@@ -13,6 +13,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -83,6 +84,16 @@ class FakeDevice {
     return static_cast<FakeDevice*>(self)->accept(*step, err);
   }
 
+  static luna_status kv_export(void* self, const luna_kv_part* part, void* bytes, luna_err* err) {
+    return static_cast<FakeDevice*>(self)->copy_out(*part, bytes, err);
+  }
+  static luna_status kv_import(void* self, const luna_kv_part* part, const void* bytes, luna_err*) {
+    return static_cast<FakeDevice*>(self)->copy_in(*part, bytes);
+  }
+  [[nodiscard]] std::uint64_t kv_block_bytes() const {
+    return options_.kv_block_tokens * sizeof(KvSlot);
+  }
+
   /// Runs the oldest step that was deferred. False if there is none.
   bool complete() {
     const luna_step* const step = pop();
@@ -105,7 +116,9 @@ class FakeDevice {
   bool refuse_next_submit = false;
   bool fail_next_step = false;
   bool stall_next_step = false;  ///< as a device that waits for a peer, until release()
-  float poison = 0.0F;           ///< added to a row's first logit: a NaN for a broken model
+  bool fail_next_export = false;
+  std::function<void()> on_export;  ///< before blocks are copied out
+  float poison = 0.0F;              ///< added to a row's first logit: a NaN for a broken model
   std::uint64_t n_rows = 0;
   std::uint32_t n_rows_last = 0;
   std::uint32_t first_position_last = 0;  ///< of the last step
@@ -125,6 +138,23 @@ class FakeDevice {
     std::uint32_t n_observed =
         0;  // of a sequence's first place: rows observed since it was written
   };
+
+  luna_status copy_out(const luna_kv_part& part, void* bytes, luna_err* err) {
+    if (on_export) on_export();
+    if (std::exchange(fail_next_export, false)) return report(err, LUNA_IO, "failed by the test");
+    auto* at = static_cast<unsigned char*>(bytes);
+    for (std::uint32_t i = 0; i < part.n_blocks; ++i, at += kv_block_bytes())
+      std::memcpy(
+          at, &kv_[static_cast<std::size_t>(block_start(part.blocks[i]))], kv_block_bytes());
+    return LUNA_OK;
+  }
+  luna_status copy_in(const luna_kv_part& part, const void* bytes) {
+    const auto* at = static_cast<const unsigned char*>(bytes);
+    for (std::uint32_t i = 0; i < part.n_blocks; ++i, at += kv_block_bytes())
+      std::memcpy(
+          &kv_[static_cast<std::size_t>(block_start(part.blocks[i]))], at, kv_block_bytes());
+    return LUNA_OK;
+  }
 
   luna_status accept(const luna_step& step, luna_err* err) {
     ++n_submits;
@@ -383,6 +413,17 @@ class FakeModel {
       shard.device_name = "fake" + std::to_string(s);
       shard.backend = &table_;
       shard.executable = &devices.back();
+      shard.kv = {.table = &kKvBlocks,
+                  .device = &devices.back(),
+                  .buffer = 0,
+                  .layout = {.n_layers = 1,
+                             .n_kv_heads = 1,
+                             .head_dim = 1,
+                             .dtype = LUNA_DTYPE_BF16,
+                             .block_tokens = options.kv_block_tokens,
+                             .flags = 0},
+                  .block_bytes = devices.back().kv_block_bytes(),
+                  .first_layer = s};
       for (std::uint32_t lane = 0; lane < options.n_lanes; ++lane)
         shard.binds.push_back({{.slot = 0, .pad = 0, .buffer = lane, .comm = nullptr}});
       compiled.shards.push_back(shard);
@@ -412,6 +453,9 @@ class FakeModel {
   static std::size_t n_out_rows_max(const FakeModelOptions& options) {
     return std::size_t{options.n_seqs_max} + options.n_draft_rows_max;
   }
+
+  static constexpr luna_kv_blocks_if kKvBlocks = {
+      sizeof(luna_kv_blocks_if), 0, &FakeDevice::kv_export, &FakeDevice::kv_import};
 
   luna_backend_if table_{};
   std::vector<float> logits_;

@@ -95,11 +95,32 @@ class Plan {
            n_blocks(row->n_prompt + n_left) <= books.n_blocks_total;
   }
 
+  /// Moves row i with its KV to the group of a device, whose books it takes its blocks from; it may
+  /// run on meanwhile. False if it holds none, moves already, was planned to end, or there is no
+  /// such group of devices with the same attention, or no room there.
+  bool move(std::uint32_t i, std::uint32_t device, std::uint16_t reason = LUNA_REASON_ORDER) {
+    const Row row = snapshot()[i];
+    const std::optional<std::uint32_t> to = group_of_device(device);
+    const bool may_move = planned_[i] == 0 || planned_[i] == LUNA_VERB_RUN;  // and once
+    if (!to || row.is_waiting() || row->moving_to != LUNA_NO_DEVICE || !may_move || full())
+      return false;
+    GroupBooks& there = groups_[*to];
+    if (group_of_row_[i] == *to || there.is_leaving || !attends_alike(i, there)) return false;
+    if (n_blocks(row->n_prompt + row->n_generated_max) > there.n_blocks_total) return false;
+    const std::int64_t n_taken = row->n_kv_blocks;
+    if (n_taken + there.n_blocks_reserve > there.n_blocks_free) return false;
+    there.n_blocks_free -= n_taken;
+    append(i, LUNA_VERB_MOVE, reason, 0);
+    planned_[i] |= kMoves;
+    raw_->actions[raw_->n_actions - 1].device = there.device;
+    return true;
+  }
+
   /// Frees the KV of row i; it waits and is recomputed. False if it holds none, or is in the plan
   /// or in a step.
   bool preempt(std::uint32_t i, std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
     const Row row = snapshot()[i];
-    if (row.is_waiting() || is_planned(i) || row.is_in_step() || full()) return false;
+    if (row.is_waiting() || planned_[i] != 0 || row.is_in_step() || full()) return false;
     give_back(i);
     add(i, LUNA_VERB_PREEMPT, reason, 0);
     return true;
@@ -108,7 +129,7 @@ class Plan {
   /// Ends row i with an error. False if it is in the plan or in a step.
   bool reject(std::uint32_t i, std::uint16_t reason) {
     const Row row = snapshot()[i];
-    if (is_planned(i) || row.is_in_step() || full()) return false;
+    if (planned_[i] != 0 || row.is_in_step() || full()) return false;
     if (!row.is_waiting()) give_back(i);
     add(i, LUNA_VERB_REJECT, reason, 0);
     return true;
@@ -145,7 +166,7 @@ class Plan {
   /// Plan again then, even if nothing happens.
   void wake_at(std::uint64_t now_ns) { raw_->wake_at_ns = now_ns; }
 
-  [[nodiscard]] bool is_planned(std::uint32_t i) const { return planned_[i] != 0; }
+  [[nodiscard]] bool is_planned(std::uint32_t i) const { return (planned_[i] & ~kMoves) != 0; }
   /// By this plan.
   [[nodiscard]] bool is_assigned(std::uint32_t i) const {
     return i < found_.size() && found_[i].is_assigned;
@@ -218,6 +239,7 @@ class Plan {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr unsigned char kMoves = 0x80;  // beside the verb
 
   /// What a row finds where it was assigned.
   struct Found {
@@ -265,6 +287,16 @@ class Plan {
       if (device >= groups_[g].device && device - groups_[g].device < groups_[g].n_devices)
         return g;
     return std::nullopt;
+  }
+  // Device by device.
+  [[nodiscard]] bool attends_alike(std::uint32_t i, const GroupBooks& there) const {
+    const Snapshot rows = snapshot();
+    const GroupBooks& here = groups_[group_of_row_[i]];
+    if (here.n_devices != there.n_devices) return false;
+    for (std::uint32_t d = 0; d < here.n_devices; ++d)
+      if (rows.device(here.first_row + d).attention != rows.device(there.first_row + d).attention)
+        return false;
+    return true;
   }
   [[nodiscard]] GroupBooks* books_of(std::uint32_t i) {
     return group_of_row_[i] == kNone ? nullptr : &groups_[group_of_row_[i]];
@@ -315,7 +347,7 @@ class Plan {
   }
   void add(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
     append(i, verb, reason, n_tokens);
-    planned_[i] = 1;
+    planned_[i] |= static_cast<unsigned char>(verb);
     if (GroupBooks* const books = books_of(i); books != nullptr) ++books->n_actions;
   }
   void append(std::uint32_t i, std::uint16_t verb, std::uint16_t reason, std::uint32_t n_tokens) {
@@ -335,7 +367,7 @@ class Plan {
   std::uint32_t last_group_ = 0;  // the one found last
   std::vector<GroupBooks> groups_;
   std::vector<std::uint32_t> order_;
-  std::vector<unsigned char> planned_;       // by row
+  std::vector<unsigned char> planned_;       // by row: its verb but ASSIGN and MOVE; kMoves
   std::vector<std::uint32_t> group_of_row_;  // by row: among groups_; kNone
   std::vector<Found> found_;                 // by row; empty while none is assigned
 };

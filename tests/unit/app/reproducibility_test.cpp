@@ -4,6 +4,7 @@
 #include "core/model/model_loader.hpp"
 #include "core/pipeline/engine_runner.hpp"
 #include "support/engine_fixture.hpp"
+#include "support/moving_policy.hpp"
 #include "support/plugin_fixture.hpp"
 #include "support/test_seed.hpp"
 #include "unit/model/gguf_writer.hpp"
@@ -31,6 +32,7 @@ struct TinySetup {
   std::uint32_t n_threads = 1;
   std::uint32_t n_devices = 1;  // in a row, as many steps in flight
   std::uint32_t n_groups = 1;   // of so many devices
+  bool moves = false;           // each sequence, now and then, to the next group
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
   bool drafts_for_itself = false;  // the same file is its draft model
@@ -104,6 +106,7 @@ class TinyServer {
                       .n_out_rows_max = 128,  // as many for drafts as for sequences
                       .n_positions_max = 0};
     options.kv_blocks_max = setup.n_kv_blocks;
+    if (setup.moves) server->scheduler_ = test::mover(test::at_times(test::test_seed(), 6));
     std::vector<const model::CompiledModel*> compiled;
     for (std::uint32_t g = 0; g < setup.n_groups; ++g) {
       const auto group = std::span(devices).subspan(g * setup.n_devices, setup.n_devices);
@@ -315,6 +318,33 @@ TEST_F(Reproducibility, SeveralGroupsOfDevicesChangeNoBit) {
       }
       for (std::uint32_t g = 0; g < n_groups; ++g)
         EXPECT_GT((*server)->stats.groups[g].n_steps.load(), 100U);
+    }
+  }
+}
+
+TEST_F(Reproducibility, MovesBetweenGroupsChangeNoBit) {
+  const TinyFile file(3);
+  for (const std::uint32_t kv_dtype : {LUNA_DTYPE_BF16, LUNA_DTYPE_I8}) {
+    for (const std::uint32_t n_devices : {1U, 2U}) {
+      SCOPED_TRACE("kv " + std::to_string(kv_dtype) + " devices " + std::to_string(n_devices));
+      TinySetup setup;
+      setup.kv_dtype = kv_dtype;
+      setup.n_devices = n_devices;
+      const auto alone = TinyServer::make(file, setup);
+      setup.n_groups = 2;
+      setup.moves = true;
+      const auto server = TinyServer::make(file, setup);
+      ASSERT_TRUE(alone && server);
+      const std::vector<Reproduction> expected = (*alone)->reproduce(1.0F, {});
+      const std::vector<Reproduction> runs = (*server)->reproduce(1.0F, reproduction_settings());
+      ASSERT_FALSE(runs.empty());
+      for (const Reproduction& run : runs) {
+        SCOPED_TRACE(run.setting);
+        EXPECT_EQ(run.tokens, expected[0].tokens);
+        EXPECT_EQ(run.end.trace.logits_hash, expected[0].end.trace.logits_hash);
+      }
+      EXPECT_GT((*server)->stats.n_moves.load(), 50U);
+      EXPECT_EQ((*server)->stats.n_moves_failed.load(), 0U);
     }
   }
 }

@@ -222,7 +222,9 @@ TEST(Recovery, AGroupThatRetiresAtOnceLeavesWhatItHeldToOthers) {
 
 TEST(Recovery, AGroupThatRetiresWhenIdleEndsWhatItHolds) {
   Streams streams(16);
-  EngineRig rig(group_of(1, 1), std::nullopt, options_of(2), {group_of(1, 1)}, true);
+  FakeModelOptions roomy = group_of(1, 1);
+  roomy.n_kv_blocks = 200;  // nobody gives way for memory
+  EngineRig rig(roomy, std::nullopt, options_of(2), {roomy}, true);
   streams.begin(rig);
   run_steps(rig, 10);
   const std::uint64_t n_preempted = rig.stats.n_preempted.load();
@@ -324,13 +326,12 @@ void expect_recovery(std::uint32_t seed) {
     if (random() % 2 == 0) rig.complete();
     rig.clock.advance(std::chrono::milliseconds(1));
   }
-  FakeModelOptions roomy = group_of(1, 1);
-  if (n_added - rig.gone.size() == 3) {
-    rig.engine->retire_group(GroupId{static_cast<std::uint32_t>(n_added - 1)}, RetireMode::at_once);
-    while (n_added - rig.gone.size() == 3)
-      if (!rig.engine->advance()) rig.complete();
-  }
-  rig.add_group(roomy);
+  // All leave, and one that holds everything comes.
+  for (std::size_t id = 0; id < n_added; ++id)
+    rig.engine->retire_group(GroupId{static_cast<std::uint32_t>(id)}, RetireMode::at_once);
+  while (rig.gone.size() < n_added)
+    if (!rig.engine->advance()) rig.complete();
+  rig.add_group(group_of(1, 1));
   rig.run();
   rig.expect_empty();
   EXPECT_EQ(rig.stats.n_plans_rejected.load(), 0U);

@@ -25,6 +25,11 @@ GroupOptions group_options(bool prefix_cache, bool is_only = true) {
       .is_only = is_only};
 }
 
+/// There is one group.
+KvMoves::Options no_moves() {
+  return {.n_slots = kSlots, .n_blocks_per_seq = 8, .block_tokens = kBlockTokens};
+}
+
 test::FakeModelOptions small_model() {
   test::FakeModelOptions options;
   options.n_lanes = 2;
@@ -45,7 +50,8 @@ class GateTest : public ::testing::Test {
         gate_(scheduler_,
               {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens},
               table_,
-              groups_) {
+              groups_,
+              moves_) {
     groups_.add(
         std::make_unique<Group>(model_.compiled, group_options(false), GroupNumbers{}, wake_));
     for (const std::uint32_t n : {40U, 100U, 10U}) {
@@ -90,6 +96,9 @@ class GateTest : public ::testing::Test {
   WakeSignal wake_;
   SequenceTable table_;
   Groups groups_{1};
+  VirtualClock clock_;
+  telemetry::EngineStats stats_;
+  KvMoves moves_{no_moves(), clock_, wake_, stats_};
   SchedulerGate gate_;
   StepPlan plan_{kSlots, 2};
 };
@@ -166,7 +175,12 @@ TEST_F(GateTest, EveryIllegalActionIsRefused) {
   EXPECT_EQ(ask({verb(0, 0)}), PlanFault::unknown_verb);
   EXPECT_EQ(ask({verb(0, 99)}), PlanFault::unknown_verb);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_SLICE)}), PlanFault::unsupported_verb);
-  EXPECT_EQ(ask({verb(0, LUNA_VERB_MOVE)}), PlanFault::unsupported_verb);
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_MOVE)}), PlanFault::cannot_move) << "it is there";
+  EXPECT_EQ(ask({verb(0, LUNA_VERB_MOVE, 1)}), PlanFault::unknown_device);
+  EXPECT_EQ(ask({verb(1, LUNA_VERB_MOVE)}), PlanFault::wrong_state);
+  luna_action stage = verb(0, LUNA_VERB_MOVE);
+  stage.arg = 1;
+  EXPECT_EQ(ask({stage}), PlanFault::unsupported_verb);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_ROLE)}), PlanFault::unsupported_verb);
   EXPECT_EQ(ask({verb(1, LUNA_VERB_ASSIGN, 1)}), PlanFault::unknown_device);
   EXPECT_EQ(ask({verb(0, LUNA_VERB_ASSIGN)}), PlanFault::wrong_state);
@@ -387,10 +401,14 @@ class PrefixGateTest : public ::testing::Test {
   WakeSignal wake_;
   SequenceTable table_{kSlots, 8};
   Groups groups_{1};
+  VirtualClock clock_;
+  telemetry::EngineStats stats_;
+  KvMoves moves_{no_moves(), clock_, wake_, stats_};
   SchedulerGate gate_{scheduler_,
                       {.n_rows_max = 100, .n_seqs_max = 3, .kv_block_tokens = kBlockTokens},
                       table_,
-                      groups_};
+                      groups_,
+                      moves_};
   StepPlan plan_{kSlots, 3};
 };
 
@@ -422,11 +440,20 @@ TEST_F(GateTest, OfSeveralGroupsOnlyLegalOnesGetRows) {
                                 GroupNumbers{.id = GroupId{n}, .place = 0, .first_device = n + 10},
                                 wake_));
   }
+  KvMoves moves({.n_slots = kSlots,
+                 .n_blocks_per_seq = 8,
+                 .block_tokens = kBlockTokens,
+                 .is_on = true,
+                 .has_thread = false},
+                clock_,
+                wake_,
+                stats_);
   SchedulerGate gate(
       scheduler_,
       {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens, .n_groups_max = 2},
       table_,
-      groups);
+      groups,
+      moves);
   StepPlan plan(kSlots, 4);
   Sequence& running = table_[table_.order()[0]];
   running.group = groups.all().front().get();
@@ -465,6 +492,7 @@ TEST_F(GateTest, OfSeveralGroupsOnlyLegalOnesGetRows) {
   EXPECT_EQ(groups.all().front()->books.n_runs, 2U);
   EXPECT_EQ(groups.all().back()->books.n_runs, 1U);
   EXPECT_EQ(ask_of({assign(2, 11)}), PlanFault::none);
+  EXPECT_EQ(ask_of({verb(0, LUNA_VERB_MOVE, 11)}), PlanFault::too_few_blocks);
   // A row that is only handed round changes nothing.
   table_[table_.order()[2]].group = groups.all().front().get();
   EXPECT_EQ(ask_of({assign(2, 11)}), PlanFault::changes_nothing);

@@ -161,7 +161,9 @@ typedef struct luna_snapshot {
 #define LUNA_VERB_SLICE 3u
 #define LUNA_SLICES_COPYING_MAX 64u
 /* Move it (arg 0) with its KV to the group of `device`, or its stage `arg`. It takes all blocks there
- * at once; the row runs on until what is finished has been copied, then waits for the rest. */
+ * at once; the row runs on until what is finished has been copied, then waits for the rest. Devices
+ * of both groups hold the same layers in pairs. Up to 16 rows move at a time; one that cannot yet is
+ * passed over. Where it costs less to compute the KV anew there, that is done. */
 #define LUNA_VERB_MOVE 4u
 #define LUNA_VERB_PREEMPT 5u  /* free its KV; it waits and is recomputed */
 #define LUNA_VERB_REJECT 6u   /* end it with an error */

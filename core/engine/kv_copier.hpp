@@ -1,0 +1,73 @@
+// Copies KV blocks from the devices of one group to those of another, beside their steps.
+#pragma once
+
+#include "core/base/bounded.hpp"
+#include "core/base/clock.hpp"
+#include "core/model/compiled_model.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace luna::engine {
+
+/// Whether KV of one group can lie on the other: device by device the same layers, in the same
+/// layout, that attend with equal bits and can be copied.
+[[nodiscard]] bool can_copy_kv(const model::CompiledModel& from, const model::CompiledModel& to);
+
+/// Blocks to copy, in pairs. Whoever asks keeps it and the blocks until it has ended. Its vectors
+/// are filled before the copy starts and left alone until then.
+struct KvCopy {
+  enum class State : std::uint8_t { idle, running, done, failed };
+
+  const model::CompiledModel* from = nullptr;
+  const model::CompiledModel* to = nullptr;
+  std::vector<std::uint32_t> from_blocks;
+  std::vector<std::uint32_t> to_blocks;
+  std::atomic<State> state{State::idle};
+
+  [[nodiscard]] bool has_ended() const {
+    return state.load(std::memory_order_acquire) != State::running;
+  }
+};
+
+/// Runs copies one behind the other, on a thread of its own. [engine] unless tagged otherwise,
+/// owned by the engine.
+class KvCopier {
+ public:
+  /// clock, wake    outlive it; wake is set when a copy has ended
+  /// n_copies_max   under way at a time
+  /// has_thread     false: a copy is made when it is started, for virtual time
+  KvCopier(const Clock& clock, WakeSignal& wake, std::size_t n_copies_max, bool has_thread);
+  /// Waits for the copies that were started.
+  ~KvCopier();
+  KvCopier(const KvCopier&) = delete;
+  KvCopier& operator=(const KvCopier&) = delete;
+
+  void start(KvCopy& copy);
+  /// What a byte took lately; 0: nothing was copied yet.
+  [[nodiscard]] double ns_per_byte() const { return ns_per_byte_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t n_bytes() const { return n_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  // Blocks that pass through the memory between at a time: some MiB, as a cache holds it.
+  static constexpr std::size_t kBlocksAtOnce = 4;
+
+  void run();
+  void make(KvCopy& copy);
+  [[nodiscard]] bool copy_shard(const KvCopy& copy, std::size_t shard);
+
+  const Clock& clock_;
+  WakeSignal& wake_;
+  BoundedQueue<KvCopy*> queue_;
+  std::atomic<std::uint32_t> n_started_{0};  // changes wake the thread
+  std::atomic<bool> stopping_{false};
+  std::atomic<double> ns_per_byte_{0.0};
+  std::atomic<std::uint64_t> n_bytes_{0};
+  std::vector<std::byte> between_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace luna::engine
