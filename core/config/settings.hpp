@@ -67,7 +67,7 @@ struct ServerSettings {
   std::chrono::milliseconds drain_timeout{};   ///< what running requests get after SIGTERM
   /// What requests wait for devices when those that could hold them have gone.
   std::chrono::milliseconds recovery_timeout{};
-  std::vector<std::string> cors_origins;       ///< "*": any
+  std::vector<std::string> cors_origins;  ///< "*": any
 };
 
 /// [plugins]
@@ -146,7 +146,7 @@ struct SchedulerSettings {
   Position policy_at;
   std::optional<std::filesystem::path> record;  ///< file for every plan; none: none are kept
   std::uint64_t record_bytes_max = 0;           ///< the recording ends there
-  std::map<std::string, RawGroup> policies;  ///< by policy
+  std::map<std::string, RawGroup> policies;     ///< by policy
 };
 
 /// [transport] and its [transport.<name>] tables.
