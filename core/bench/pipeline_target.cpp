@@ -17,36 +17,38 @@ namespace {
 namespace asio = boost::asio;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
-/// Takes times on the pipeline thread; wakes the load run's thread once, at the end.
+/// Takes times on the pipeline thread; wakes the load run's thread once, at the end. A request that
+/// is cancelled may have output after the run has gone: then the sink has been told.
 class TimingSink final : public pipeline::OutputSink,
                          public std::enable_shared_from_this<TimingSink> {
  public:
   TimingSink(asio::any_io_executor executor, const Clock& clock)
-      : executor_(std::move(executor)), clock_(clock), ended_(executor_) {
-    ended_.expires_at(asio::steady_timer::time_point::max());
+      : executor_(std::move(executor)), clock_(clock), ended_(std::in_place, executor_) {
+    ended_->expires_at(asio::steady_timer::time_point::max());
   }
 
   void on_output(std::span<pipeline::OutputEvent> events,
                  std::optional<pipeline::OutputEnd> end) override {
-    const Nanoseconds now = clock_.now();
     const std::lock_guard lock(mutex_);
+    if (!ended_) return;
+    const Nanoseconds now = clock_.now();
     for (const pipeline::OutputEvent& event : events)
       if (!event.text.empty() || !event.finish) times_.push_back(now);
     if (!end) return;
     end_ = std::move(end);
     end_time_ = now;
-    asio::post(executor_, [self = shared_from_this()] { self->ended_.cancel(); });
+    asio::post(executor_, [self = shared_from_this()] { self->wake(); });
   }
 
   /// Returns at the end, or after cancel(). [load]
   asio::awaitable<void> wait() {
     while (!is_cancelled_ && !has_ended())
-      co_await ended_.async_wait(kAwait);
+      co_await ended_->async_wait(kAwait);
   }
 
   void cancel() {
     is_cancelled_ = true;
-    ended_.cancel();
+    wake();
   }
 
   void fill(RequestRecord& record) {
@@ -61,7 +63,17 @@ class TimingSink final : public pipeline::OutputSink,
     if (end_->error) record.error = end_->error->message();
   }
 
+  /// From now on nothing of the run is touched: its clock and its executor may go. [load]
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    ended_.reset();
+  }
+
  private:
+  /// [load]
+  void wake() {
+    if (ended_) ended_->cancel();
+  }
   bool has_ended() {
     const std::lock_guard lock(mutex_);
     return end_.has_value();
@@ -69,9 +81,11 @@ class TimingSink final : public pipeline::OutputSink,
 
   asio::any_io_executor executor_;
   const Clock& clock_;
-  asio::steady_timer ended_;   // the load run's thread's
-  bool is_cancelled_ = false;  // the same
+  bool is_cancelled_ = false;  // the load run's thread's
   std::mutex mutex_;
+  /// Runs out when the request has ended. None: the run has let go. Waited for and cancelled by its
+  /// thread alone, which alone takes it away.
+  std::optional<asio::steady_timer> ended_;
   std::vector<Nanoseconds> times_;
   std::optional<pipeline::OutputEnd> end_;
   Nanoseconds end_time_{0};
@@ -121,6 +135,7 @@ class PipelineTarget final : public Target {
     co_await sink->wait();
     running_.erase(sink.get());
     sink->fill(record);
+    sink->let_go();
   }
 
   void cancel_all() override {

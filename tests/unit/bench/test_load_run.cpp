@@ -1,5 +1,6 @@
 // Closed and open loop, warm-up, the end by the user: against a target that answers at once.
 #include "core/bench/load_run.hpp"
+#include "core/bench/pipeline_target.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
@@ -154,6 +155,46 @@ TEST(LoadRun, EndedByTheUserReturnsWhatCameTillThen) {
     EXPECT_EQ(n_done, 10);
     EXPECT_EQ(records.back().outcome, Outcome::cut);
   }
+}
+
+/// Answers nothing and keeps whoever would be told.
+class SilentPipeline final : public pipeline::Pipeline {
+ public:
+  std::vector<std::shared_ptr<pipeline::OutputSink>> sinks;
+
+  [[nodiscard]] std::vector<std::string> model_names() const override { return {"main"}; }
+  [[nodiscard]] std::uint32_t context_length(const std::string&) const override { return 1000; }
+  [[nodiscard]] std::uint32_t vocab_size(const std::string&) const override { return 1000; }
+  [[nodiscard]] Result<std::vector<pipeline::TokenId>> tokenize(
+      const pipeline::Request& request) const override {
+    return request.prompt_ids;
+  }
+  [[nodiscard]] std::string token_bytes(const std::string&, pipeline::TokenId) const override {
+    return "";
+  }
+  Result<std::unique_ptr<pipeline::RunningRequest>> start(
+      pipeline::Request, std::shared_ptr<pipeline::OutputSink> sink) override {
+    sinks.push_back(std::move(sink));
+    return std::make_unique<pipeline::RunningRequest>();
+  }
+};
+
+TEST(PipelineTarget, WhatComesAfterTheRunHasEndedTouchesNothingOfIt) {
+  SilentPipeline pipeline;
+  LoadOptions options;
+  options.n_clients = 3;
+  const auto prompts = PromptSource::synthetic({}, 4);
+  const auto records = run_load(
+      options, *prompts, pipeline_target(pipeline), [&] { return pipeline.sinks.size() < 3; });
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(records.front().outcome, Outcome::cut);
+  // The run's clock and executor are gone; a cancelled request's last words come all the same.
+  for (const auto& sink : pipeline.sinks) {
+    std::vector<pipeline::OutputEvent> events(1);
+    sink->on_output(events, std::nullopt);
+    sink->on_output({}, pipeline::OutputEnd{});
+  }
+  pipeline.sinks.clear();
 }
 
 }  // namespace
