@@ -93,6 +93,10 @@ Result<DeploymentPlan> read_plan(const ProgramOptions& given) {
                  given.text("--config") + ": the device must say how many threads it has"};
   if (!given.text("--model").empty()) plan.base.models.front().path = given.text("--model");
   if (!given.text("--policy").empty()) plan.base.scheduler.policy = given.text("--policy");
+  if (!given.text("--layers").empty()) {
+    LUNA_TRY(const auto layers, numbers("--layers", given.text("--layers"), 1, 1000));
+    plan.luna_layers.emplace(layers.begin(), layers.end());
+  }
   plan.plugin_folder = given.text("--plugins");
   const std::string& weights = given.text("--weights");
   if (weights != "shared" && weights != "private")
@@ -117,6 +121,7 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
                             {"--seed", "1"},
                             {"--weights", "shared"},
                             {"--policy", ""},
+                            {"--layers", ""},
                             {"--config", LUNA_SOURCE_DIR "/bench/sol-against-luna/deployment.toml"},
                             {"--model", ""},
                             {"--plugins", LUNA_PLUGIN_DIR},

@@ -81,7 +81,7 @@ class Campaign {
     }
     LUNA_TRY(write_rows());
     if (options_.plot_folder.empty()) return {};
-    LUNA_TRY(plot_point(point.key(), results));
+    LUNA_TRY(plot_point(point, results));
     return plot_ratios();
   }
 
@@ -91,17 +91,16 @@ class Campaign {
     return write_file(options_.json_file, json::serialize(root) + '\n');
   }
 
-  Result<void> plot_point(const std::string& key, const std::vector<PointResult>& results) {
+  Result<void> plot_point(const LoadPoint& point, const std::vector<PointResult>& results) {
     const PointResult& first = results.front();
     Picture picture;
-    picture.title = key;
+    picture.title = point.key();
     picture.x_name = "requests a second, offered";
     picture.y_name = "P95 of the whole request, ms";
     for (const auto& [name, side, result] :
          {std::tuple{"Sol", Side::sol, &first.sol}, {"Luna", Side::luna, &first.luna}}) {
       if (!*result) continue;
-      const std::string runs = key + ", " + std::string(side_name(side)) + ", " +
-                               std::string(routing_name((*result)->routing)) + ",";
+      const std::string runs = point.run_key(side, (*result)->routing);
       picture.curves.push_back(p95_curve(journal_, runs, name));
     }
     for (const PointResult& result : results) {

@@ -21,6 +21,14 @@ config::Settings settings_of(const DeploymentPlan& plan, std::uint32_t first, st
       {.key = "share_weights", .value = plan.shares_weights, .key_at = {}, .value_at = {}});
   config::ModelSettings& model = settings.models.front();
   model.kv_tokens_max = plan.kv_tokens_max;
+  if (n > 1 && plan.luna_layers) {
+    model.layers.emplace();
+    std::uint32_t first_layer = 0;
+    for (const std::uint32_t count : *plan.luna_layers) {
+      model.layers->push_back({.first = first_layer, .count = count});
+      first_layer += count;
+    }
+  }
   settings.devices.clear();
   model.devices.clear();
   for (std::uint32_t i = first; i < first + n; ++i) {

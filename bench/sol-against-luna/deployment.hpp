@@ -29,7 +29,9 @@ struct DeploymentPlan {
   config::Settings base;  ///< deployment.toml: one device, one model
   std::filesystem::path plugin_folder;
   std::uint32_t n_devices = 2;
-  std::uint64_t device_bytes = 0;              ///< the budget of each device
+  std::uint64_t device_bytes = 0;  ///< the budget of each device
+  /// Layers of each of Luna's devices; none: the loader places them.
+  std::optional<std::vector<std::uint32_t>> luna_layers;
   bool shares_weights = true;                  ///< Sol's copies map the same packed pages
   std::optional<std::uint32_t> kv_tokens_max;  ///< none: all memory that is left
 };

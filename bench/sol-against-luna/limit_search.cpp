@@ -6,7 +6,7 @@
 namespace luna::sol_against_luna {
 namespace {
 constexpr double kStepFactor = 1.04;
-// 1.27 times the rate. A power of two would not come out better: the last stride is halved anyway.
+// 1.27 times the rate.
 constexpr int kFirstStride = 6;
 }  // namespace
 
@@ -23,15 +23,16 @@ Result<std::optional<int>> find_highest_step(int start,
                                              const std::function<Result<bool>(int step)>& holds) {
   std::optional<int> good, bad;
   int stride = kFirstStride;
-  for (int step = std::max(start, lowest); !good || !bad; stride *= 2) {
+  for (int step = std::max(start, lowest); !good || !bad;) {
     LUNA_TRY(const bool is_good, holds(step));
     if (is_good) {
       good = step;
       step += stride;
+      stride *= 2;
     } else {
       bad = step;
       if (step == lowest) return std::optional<int>();
-      step = std::max(step - stride, lowest);
+      step = std::max(step - kFirstStride, lowest);
     }
   }
   while (*bad - *good > 1) {

@@ -16,8 +16,9 @@ struct RateGrid {
   static int nearest(double rate_per_s);
 };
 
-/// The highest step of the grid that holds, by strides that double until one does and one does not,
-/// and by halving between. Nothing: none down to `lowest` holds.
+/// The highest step of the grid that holds: by strides until one does and one does not, by halving
+/// between. Strides double upwards, where a run of so many requests is short, and stay as they are
+/// downwards, where it is long. Nothing: none down to `lowest` holds.
 ///
 /// start    where to begin
 /// holds    measures a step; an error ends the search

@@ -20,6 +20,9 @@ constexpr std::size_t kAloneRequests = 5;
 // Until a queue has the length that it keeps, in requests that run alone.
 constexpr double kWarmUpRequestTimes = 4;
 constexpr std::size_t kSliceRequestsMin = 25;
+// A search begins at a part of the rate at which each of Sol's devices always has one request: what
+// is beyond a side shows soon, what is within takes as long as it takes.
+constexpr double kStartBelow = 3;
 // A rate below this is none: a run of it would take hours.
 constexpr double kRateMin = 0.02;
 // How often a round's rate is lowered when its rounds say that the search was lucky.
@@ -37,6 +40,16 @@ std::size_t n_cores() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
+/// The side as runs of it are keyed.
+std::string name_of(Side side, const DeploymentPlan& plan) {
+  std::string name(side_name(side));
+  if (side == Side::sol || !plan.luna_layers) return name;
+  name += " of layers";
+  for (const std::uint32_t count : *plan.luna_layers)
+    name += ' ' + std::to_string(count);
+  return name;
+}
+
 std::size_t n_late(const RunFigures& figures, double limit_ms) {
   return figures.n_failed + static_cast<std::size_t>(std::count_if(
                                 figures.e2e_ms.begin(), figures.e2e_ms.end(), [&](double ms) {
@@ -45,6 +58,10 @@ std::size_t n_late(const RunFigures& figures, double limit_ms) {
 }
 
 }  // namespace
+
+std::string LoadPoint::run_key(Side which, Routing routing) const {
+  return key() + ", " + name_of(which, plan_) + ", " + std::string(routing_name(routing)) + ',';
+}
 
 std::string LoadPoint::key() const {
   std::array<char, 128> text{};
@@ -154,14 +171,12 @@ Result<RunFigures> LoadPoint::measure_slice(const RunKind& kind,
   std::array<char, 160> text{};
   std::snprintf(text.data(),
                 text.size(),
-                ", %s, %s, %.4f/s, round %zu, slice %zu of %zu requests",
-                std::string(side_name(kind.side)).c_str(),
-                std::string(routing_name(kind.routing)).c_str(),
+                " %.4f/s, round %zu, slice %zu of %zu requests",
                 rate,
                 kind.round,
                 slice,
                 n_requests);
-  const std::string name = key() + text.data();
+  const std::string name = run_key(kind.side, kind.routing) + text.data();
   const RunFigures* known = parts_.journal.find_run(name);
   if (known != nullptr && known->tells(kind.give_up_ms.value_or(1e300))) return *known;
   OpenLoopOptions run;
@@ -307,9 +322,10 @@ Result<std::vector<PointResult>> LoadPoint::measure() {
     // Without a request alone there is no limit, and nothing to compare with.
     if (sol_fits && luna_fits) {
       const double limit_ms = point.p95_limit_ms();
-      const int one_each = RateGrid::nearest(plan_.n_devices * 1e3 / alone_ms_);
-      LUNA_TRY(point.sol, search(Side::sol, limit_ms, one_each));
-      const int start = point.sol ? RateGrid::nearest(point.sol->rate_per_s) : one_each;
+      const double one_each_per_s = plan_.n_devices * 1e3 / alone_ms_;
+      const int low = RateGrid::nearest(one_each_per_s / kStartBelow);
+      LUNA_TRY(point.sol, search(Side::sol, limit_ms, low));
+      const int start = point.sol ? RateGrid::nearest(point.sol->rate_per_s) : low;
       LUNA_TRY(point.luna, search(Side::luna, limit_ms, start));
       point.is_of_search =
           parts_.options.n_rounds == 0 || factor != parts_.options.limit_factors.front();

@@ -49,8 +49,10 @@ class LoadPoint {
   /// Errors  timeout: the time box is over, what was measured is in the journal; cancelled
   Result<std::vector<PointResult>> measure();
 
-  /// What keys of its runs begin with.
+  /// The point, for people and in the journal.
   [[nodiscard]] std::string key() const;
+  /// What the keys of a side's runs begin with.
+  [[nodiscard]] std::string run_key(Side which, Routing routing) const;
 
  private:
   /// Runs of one kind.
