@@ -324,9 +324,8 @@ Result<std::vector<PointResult>> LoadPoint::measure() {
       const double limit_ms = point.p95_limit_ms();
       const double one_each_per_s = plan_.n_devices * 1e3 / alone_ms_;
       const int low = RateGrid::nearest(one_each_per_s / kStartBelow);
+      LUNA_TRY(point.luna, search(Side::luna, limit_ms, low));
       LUNA_TRY(point.sol, search(Side::sol, limit_ms, low));
-      const int start = point.sol ? RateGrid::nearest(point.sol->rate_per_s) : low;
-      LUNA_TRY(point.luna, search(Side::luna, limit_ms, start));
       point.is_of_search =
           parts_.options.n_rounds == 0 || factor != parts_.options.limit_factors.front();
       if (!point.is_of_search) {
