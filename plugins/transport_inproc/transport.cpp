@@ -39,7 +39,9 @@ class InprocTransport final : public CollectiveTransport {
             LUNA_MEM_HOST | LUNA_MEM_PINNED,
             kCommMessageBytesMax,
             kLatencyNs,
-            kBytesPerNs};
+            kBytesPerNs,
+            LUNA_REACH_PROCESS,
+            0};
   }
 
   std::uint32_t address(std::span<std::uint8_t> blob) const override {

@@ -54,7 +54,9 @@ class ShmTransport final : public CollectiveTransport {
             LUNA_MEM_HOST | LUNA_MEM_PINNED,
             kCommMessageBytesMax,
             assumed.latency_ns,
-            assumed.bytes_per_ns};
+            assumed.bytes_per_ns,
+            LUNA_REACH_HOST,
+            0};
   }
 
   std::uint32_t address(std::span<std::uint8_t> blob) const override {

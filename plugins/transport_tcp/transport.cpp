@@ -34,7 +34,9 @@ class TcpTransport final : public CollectiveTransport {
             LUNA_MEM_HOST | LUNA_MEM_PINNED,
             endpoint_->options().message_bytes_max,
             PeerNumbers::kLatencyNs,
-            PeerNumbers::kBytesPerNs};
+            PeerNumbers::kBytesPerNs,
+            LUNA_REACH_NETWORK,
+            0};
   }
   std::uint32_t address(std::span<std::uint8_t> blob) const override {
     const auto bytes = encode_address(endpoint_->address());

@@ -4,8 +4,10 @@
 
 #include <luna/plugin.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -207,9 +209,11 @@ struct TransportThunks {
   static luna_status caps(void* self, luna_transport_caps* caps) noexcept {
     return fenced(nullptr, [&] {
       if (!LUNA_HAS(caps, luna_transport_caps, bytes_per_ns)) return LUNA_INVALID_ARGUMENT;
-      const std::uint32_t struct_size = caps->struct_size;
-      *caps = static_cast<T*>(self)->caps();
-      caps->struct_size = struct_size;
+      // A host that was built before the struct grew has less room.
+      const std::size_t struct_size = caps->struct_size;
+      const luna_transport_caps own = static_cast<T*>(self)->caps();
+      std::memcpy(caps, &own, std::min(struct_size, sizeof(own)));
+      caps->struct_size = static_cast<std::uint32_t>(struct_size);
       return LUNA_OK;
     });
   }

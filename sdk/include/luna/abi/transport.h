@@ -1,6 +1,8 @@
 /* Kind "transport": moves bytes between devices, in this process or others.
  *
- * Core exchanges the address blobs. connect never blocks (LUNA_AGAIN: call again); post takes a
+ * Core exchanges the address blobs. Where processes of one cluster meet, core sets the parameters
+ * `run` (a name that they share), `token_file` (their secret) and `host` (where others reach this
+ * one) of a transport that declares them and whose table in the TOML does not. connect never blocks (LUNA_AGAIN: call again); post takes a
  * batch; poll never blocks. Communication inside a step goes through the optional extension
  * "luna.ext.collective/0", whose communicators are bound to op programs and called by the devices'
  * executors, never by core. */
@@ -26,12 +28,19 @@ typedef struct luna_mem {
   uint32_t pad;
 } luna_mem;
 
+/* How far apart two endpoints that meet may be. */
+#define LUNA_REACH_PROCESS 1u /* in one process */
+#define LUNA_REACH_HOST 2u    /* in processes of one user on one host */
+#define LUNA_REACH_NETWORK 3u /* anywhere */
+
 typedef struct luna_transport_caps {
   uint32_t struct_size;
   uint32_t mem_kinds;   /* LUNA_MEM_* it can move, or-ed */
   uint64_t message_bytes_max;
   uint64_t latency_ns;
   double bytes_per_ns;
+  uint32_t reach;       /* LUNA_REACH_*; 0: it does not say, core takes it for PROCESS */
+  uint32_t pad;
 } luna_transport_caps;
 
 #define LUNA_XFER_SEND 1u   /* from registered memory to a peer's matching RECV of the same tag */
