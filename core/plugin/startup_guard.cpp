@@ -162,6 +162,9 @@ std::string_view phase_name(Phase phase) {
 }
 
 void StartupGuard::run(const Options& options, const std::function<void()>& call) {
+  // Signal actions and the terminate handler belong to the process, so one call has them at a time.
+  static std::mutex turn;
+  const std::lock_guard lock(turn);
   static const int exit_hook = std::atexit(on_exit_call);
   LUNA_VERIFY(exit_hook == 0);
 

@@ -11,7 +11,7 @@ namespace luna::plugin {
 
 enum class Phase { load, query, init, create };
 
-/// Runs one call into a plugin under guard. [start-up], one guard at a time in the process.
+/// Runs one call into a plugin under guard. [start-up]; one at a time in the process, others wait.
 ///
 /// When the call hangs beyond the limit, throws where nothing can catch it (a static constructor),
 /// raises a fatal signal or calls exit(), the guard prints the report to standard error and ends
