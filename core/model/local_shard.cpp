@@ -54,8 +54,12 @@ LocalShard::~LocalShard() {
   if (comm_ != nullptr) link_->close(comm_);
   for (const std::uint64_t buffer : buffers_)
     backend.free_buffer(device, buffer);
-  for (const std::uint64_t weight : weights_)
-    backend.weight_free(device, weight);
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    if (is_packed_ && parts_.store != nullptr)
+      parts_.store->keep(key_of(draft_->weights[i].name), weights_[i]);
+    else
+      backend.weight_free(device, weights_[i]);
+  }
 }
 
 Result<std::unique_ptr<LocalShard>> LocalShard::plan(const ShardOrder& order,
@@ -74,7 +78,10 @@ Result<void> LocalShard::open_weights() {
   draft_->device = parts_.device;
   draft_->spec = make_shards(order_.layers)[order_.rank];
   const std::vector<std::string> names = shard_weight_names(config_, draft_->spec);
-  LUNA_TRY(parts_.file->file->open_tensors(names));
+  std::vector<std::string> missing;
+  for (const std::string& name : names)
+    if (parts_.store == nullptr || !parts_.store->has(key_of(name))) missing.push_back(name);
+  LUNA_TRY(parts_.file->file->open_tensors(missing));
   source_ = std::make_unique<WeightSource>(*parts_.file->file, parts_.quants);
   for (const std::string& name : names) {
     LUNA_TRY(ShardWeight weight, source_->describe(name));
@@ -126,17 +133,42 @@ const std::string& LocalShard::address() const {
 }
 
 Result<void> LocalShard::pack(const LoadProgress& progress) {
+  LUNA_TRY(load_missing(progress));
+  is_packed_ = true;
+  source_.reset();
+  parts_.file.reset();  // its pages go before those of the KV come
+  return compile();
+}
+
+/// Takes what the store has, frees what else it has, and loads the rest.
+Result<void> LocalShard::load_missing(const LoadProgress& progress) {
+  ShardDraft missing;
+  missing.device = draft_->device;
+  std::vector<std::size_t> places;  // of the missing ones
+  weights_.assign(draft_->weights.size(), 0);
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const ShardWeight& weight = draft_->weights[i];
+    const auto kept =
+        parts_.store != nullptr ? parts_.store->take(key_of(weight.name)) : std::nullopt;
+    if (kept) {
+      weights_[i] = *kept;
+    } else {
+      places.push_back(i);
+      missing.weights.push_back(weight);
+    }
+  }
+  if (parts_.store != nullptr) parts_.store->clear();
   const std::uint32_t n_threads = parts_.n_load_threads != 0
                                       ? parts_.n_load_threads
                                       : std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::vector<std::uint64_t>> handles;
   Result<void> loaded = load_weights(
-      std::span(&*draft_, 1), *source_, {order_.program.numerics, n_threads, progress}, handles);
-  if (!handles.empty()) weights_ = std::move(handles.front());
-  LUNA_TRY(loaded);
-  source_.reset();
-  parts_.file.reset();  // its pages go before those of the KV come
-  return compile();
+      std::span(&missing, 1), *source_, {order_.program.numerics, n_threads, progress}, handles);
+  // What was begun is held even when it failed, to be freed.
+  for (std::size_t i = 0; !handles.empty() && i < handles.front().size(); ++i)
+    weights_[places[i]] = handles.front()[i];
+  if (!loaded) std::erase(weights_, std::uint64_t{0});
+  return loaded;
 }
 
 Result<void> LocalShard::compile() {

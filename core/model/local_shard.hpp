@@ -4,6 +4,7 @@
 #include "core/model/device_link.hpp"
 #include "core/model/device_shard.hpp"
 #include "core/model/weight_source.hpp"
+#include "core/model/weight_store.hpp"
 
 #include <luna/result.hpp>
 
@@ -34,6 +35,9 @@ struct LocalShardParts {
   QuantInstances quants;
   std::optional<Collective> collective;  ///< needed where the order has several ranks
   std::uint32_t n_load_threads = 0;      ///< 0: one per usable hardware thread
+  /// Weights that are packed already, and where this shard's go at its end; null: none. For models
+  /// with an identity.
+  WeightStore* store = nullptr;
 };
 
 /// Owns weights, program, KV, outputs and the communicator of one rank on one device.
@@ -69,6 +73,10 @@ class LocalShard final : public DeviceShard {
   Result<void> write_program();
   [[nodiscard]] Result<void> check_support() const;
   Result<void> plan_memory();
+  Result<void> load_missing(const LoadProgress& progress);
+  [[nodiscard]] std::string key_of(const std::string& weight) const {
+    return WeightStore::key(order_.identity, order_.program.numerics, weight);
+  }
   Result<void> compile();
   Result<Buffer> alloc(std::uint32_t kind, std::uint64_t bytes);
   Result<void> bind_outputs(StepOutputs& outputs, std::vector<luna_bind>& binds);
@@ -82,6 +90,7 @@ class LocalShard final : public DeviceShard {
   ShardMemory memory_;
 
   std::vector<std::uint64_t> weights_;  // handles; what follows is empty until it is there
+  bool is_packed_ = false;              // all of them are whole
   void* executable_ = nullptr;
   const luna_comm* comm_ = nullptr;
   std::vector<std::uint64_t> buffers_;

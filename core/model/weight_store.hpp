@@ -1,0 +1,54 @@
+// Packed weights of a device between two shards: what the next one wants too is not loaded again.
+#pragma once
+
+#include "core/model/device.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace luna::model {
+
+/// Owns weights that a shard had and no shard has now. The device outlives it. [start-up]
+class WeightStore {
+ public:
+  explicit WeightStore(Device& device) : device_(device) {}
+  WeightStore(const WeightStore&) = delete;
+  WeightStore& operator=(const WeightStore&) = delete;
+  ~WeightStore() { clear(); }
+
+  /// What tells a weight apart: the model, how it computes, the weight's name.
+  static std::string key(const std::string& identity,
+                         std::uint32_t numerics,
+                         const std::string& name) {
+    return identity + "/" + std::to_string(numerics) + "/" + name;
+  }
+
+  [[nodiscard]] bool has(const std::string& key) const { return handles_.contains(key); }
+  /// Takes over a packed weight; one of this key that is there already stays instead.
+  void keep(const std::string& key, std::uint64_t handle) {
+    if (!handles_.emplace(key, handle).second) free(handle);
+  }
+  /// Hands a weight over, if it is there.
+  std::optional<std::uint64_t> take(const std::string& key) {
+    const auto found = handles_.find(key);
+    if (found == handles_.end()) return std::nullopt;
+    const std::uint64_t handle = found->second;
+    handles_.erase(found);
+    return handle;
+  }
+  void clear() {
+    for (const auto& [key, handle] : handles_)
+      free(handle);
+    handles_.clear();
+  }
+
+ private:
+  void free(std::uint64_t handle) { device_.backend().weight_free(device_.handle(), handle); }
+
+  Device& device_;
+  std::map<std::string, std::uint64_t> handles_;
+};
+
+}  // namespace luna::model
