@@ -1,5 +1,6 @@
 #include "core/app/app.hpp"
 
+#include "core/app/cluster_host.hpp"
 #include "core/app/devices.hpp"
 #include "core/app/known_models.hpp"
 #include "core/app/plan_text.hpp"
@@ -15,6 +16,7 @@
 #include <luna/abi/transport.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <string>
@@ -29,6 +31,9 @@ constexpr std::chrono::seconds kSilenceMax{30};
 
 // More rows than a backend treats as few, in a context as short as a configuration may ask for.
 constexpr std::size_t kWarmUpTokens = 12;
+
+// A worker's file may come without anybody joining.
+constexpr std::chrono::seconds kPlaceAgain{5};
 
 config::RawGroup group_of(const std::map<std::string, config::RawGroup>& groups,
                           const std::string& name,
@@ -57,6 +62,9 @@ struct App::Impl {
   std::vector<plugin::Instance<luna_quant_if>> quants;
   std::optional<DataTransport> transport;
   std::deque<OpenDevice> devices;
+  std::unique_ptr<ClusterHost> cluster;
+  std::atomic<ClusterHost*> cluster_seen{nullptr};  // by probes
+  std::vector<JoinedDevices> joined;                // that models lie on
   std::deque<std::unique_ptr<ServedModel>> models;
   std::deque<plugin::Instance<luna_role_if>> roles;
   pipeline::PipelineStats pipeline_stats;
@@ -73,7 +81,13 @@ struct App::Impl {
   Result<void> open_devices();
   [[nodiscard]] std::vector<model::Device*> devices_of(const std::vector<std::string>& names) const;
   [[nodiscard]] const ServedModel* find_model(const std::string& name) const;
-  Result<void> load_models();
+  Result<void> open_cluster();
+  Result<void> load_models(const std::function<bool()>& keep_going);
+  Result<void> load_model(const config::ModelSettings& wanted,
+                          const std::optional<DraftParts>& draft);
+  Result<void> load_joined_model(const config::ModelSettings& wanted,
+                                 const std::function<bool()>& keep_going);
+  Result<ModelParts> parts_of(const config::ModelSettings& wanted);
   Result<void> build_pipeline();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
   Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
@@ -156,8 +170,15 @@ const ServedModel* App::Impl::find_model(const std::string& name) const {
   return nullptr;
 }
 
-Result<void> App::Impl::load_models() {
-  health.set(telemetry::State::loading);
+Result<void> App::Impl::open_cluster() {
+  if (!settings.cluster) return {};
+  LUNA_TRY(cluster, ClusterHost::open(*catalog, settings, options.version));
+  metrics.set_cluster(cluster->controller().stats());
+  cluster_seen.store(cluster.get());
+  return {};
+}
+
+Result<void> App::Impl::load_models(const std::function<bool()>& keep_going) {
   const config::SpeculationSettings& speculation = settings.speculation;
   std::optional<DraftParts> draft;
   for (const config::ModelSettings& model : settings.models)
@@ -167,27 +188,80 @@ Result<void> App::Impl::load_models() {
   for (const config::ModelSettings& wanted : settings.models) {
     // It answers nothing itself: each of the others has one of its own.
     if (wanted.name == speculation.draft_model) continue;
-    ModelParts parts;
-    const auto groups = wanted.device_groups();
-    for (const std::vector<std::string>& names : groups)
-      parts.groups.push_back(devices_of(names));
-    parts.draft = draft;
-    LUNA_TRY(parts.scheduler, make_scheduler());
-    if (settings.scheduler.record) {
-      LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
-    }
-    parts.quants = quants;
-    if (transport) parts.collective = transport->collective;
-    parts.clock = &clock;
-    parts.wake = &pipeline_wake;
-    parts.n_requests_max = settings.server.n_requests_max;
-    parts.recovery_timeout = settings.server.recovery_timeout;
-    parts.speculation = speculation;
-    LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
-    metrics.add_model(wanted.name, model->stats(), groups);
-    models.push_back(std::move(model));
+    LUNA_TRY(wanted.has_joined_devices ? load_joined_model(wanted, keep_going)
+                                       : load_model(wanted, draft));
   }
   return {};
+}
+
+Result<ModelParts> App::Impl::parts_of(const config::ModelSettings& wanted) {
+  ModelParts parts;
+  for (const std::vector<std::string>& names : wanted.device_groups())
+    parts.groups.push_back(devices_of(names));
+  LUNA_TRY(parts.scheduler, make_scheduler());
+  if (settings.scheduler.record) {
+    LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
+  }
+  parts.quants = quants;
+  if (transport) parts.collective = transport->collective;
+  parts.clock = &clock;
+  parts.wake = &pipeline_wake;
+  parts.n_requests_max = settings.server.n_requests_max;
+  parts.recovery_timeout = settings.server.recovery_timeout;
+  parts.speculation = settings.speculation;
+  return parts;
+}
+
+Result<void> App::Impl::load_model(const config::ModelSettings& wanted,
+                                   const std::optional<DraftParts>& draft) {
+  health.set(telemetry::State::loading);
+  LUNA_TRY(ModelParts parts, parts_of(wanted));
+  parts.draft = draft;
+  LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
+  metrics.add_model(wanted.name, model->stats(), wanted.device_groups());
+  models.push_back(std::move(model));
+  return {};
+}
+
+// What is wrong with the devices that are here, others may put right: a worker that goes while it
+// loads, one that lacks the file, too little memory.
+Result<void> App::Impl::load_joined_model(const config::ModelSettings& wanted,
+                                          const std::function<bool()>& keep_going) {
+  for (;;) {
+    const std::uint64_t known = cluster->n_changes();
+    LUNA_TRY(cluster->wait_for_devices(health, keep_going));
+    LUNA_TRY(ModelParts parts, parts_of(wanted));
+    health.set(telemetry::State::loading);
+    auto found = cluster->joined();
+    Result<std::unique_ptr<ServedModel>> model = Error{Code::unavailable, ""};
+    std::vector<std::vector<std::string>> names;
+    if (found) {
+      const bool are_copies = wanted.layout == config::Layout::replicas;
+      parts.groups.clear();
+      for (const auto& device : found->devices) {
+        if (parts.groups.empty() || are_copies) {
+          parts.groups.emplace_back();
+          names.emplace_back();
+        }
+        parts.groups.back().push_back(device.get());
+        names.back().push_back(device->name());
+      }
+      parts.collective = found->collective;
+      model = ServedModel::load(wanted, std::move(parts));
+    } else {
+      model = found.error();
+    }
+    if (model) {
+      metrics.add_model(wanted.name, (*model)->stats(), names);
+      joined.push_back(std::move(*found));
+      models.push_back(std::move(*model));
+      return {};
+    }
+    logger("app")->warn("model not placed, waiting for other devices reason=\"{}\"",
+                        model.error().message());
+    health.set(telemetry::State::waiting, model.error().message());
+    LUNA_TRY(cluster->wait_for_change(known, kPlaceAgain, keep_going));
+  }
 }
 
 Result<void> App::Impl::build_pipeline() {
@@ -223,10 +297,11 @@ Result<std::unique_ptr<App>> App::create(config::Settings settings, const Option
   return app;
 }
 
-Result<void> App::load() {
+Result<void> App::load(const std::function<bool()>& keep_going) {
   LUNA_TRY(impl_->find_plugins());
+  LUNA_TRY(impl_->open_cluster());
   LUNA_TRY(impl_->open_devices());
-  LUNA_TRY(impl_->load_models());
+  LUNA_TRY(impl_->load_models(keep_going));
   return impl_->build_pipeline();
 }
 
@@ -254,6 +329,14 @@ telemetry::HttpStats& App::http_stats() {
 }
 const telemetry::Health& App::health() const {
   return impl_->health;
+}
+
+bool App::has_cluster() const {
+  return impl_->settings.cluster.has_value();
+}
+std::string App::cluster_page() const {
+  const ClusterHost* cluster = impl_->cluster_seen.load();
+  return cluster != nullptr ? cluster->render() : std::string("{}");
 }
 
 bool App::is_alive() const {

@@ -40,7 +40,10 @@ class App {
 
   /// Loads plugins and models and starts the engines; every named plugin starts, or nothing does.
   /// Once.
-  Result<void> load();
+  /// Where models lie on devices of workers, it waits for these, and for others where they cannot
+  /// hold the models; health() says what for.
+  /// Errors  cancelled: keep_going turned false meanwhile
+  Result<void> load(const std::function<bool()>& keep_going = [] { return true; });
 
   // ---- after load()
   [[nodiscard]] pipeline::Pipeline& pipeline();
@@ -62,6 +65,9 @@ class App {
   // ---- always
   [[nodiscard]] telemetry::HttpStats& http_stats();
   [[nodiscard]] const telemetry::Health& health() const;
+  /// The cluster as JSON; empty before it listens. There must be one. [any]
+  [[nodiscard]] std::string cluster_page() const;
+  [[nodiscard]] bool has_cluster() const;
 
   struct Impl;
 

@@ -91,6 +91,10 @@ bool app_is_alive(void* app) {
   return static_cast<const App*>(app)->is_alive();
 }
 
+std::string cluster_page(void* app) {
+  return static_cast<const App*>(app)->cluster_page();
+}
+
 std::string url_of(const std::string& host, std::uint16_t port) {
   const bool is_v6 = host.find(':') != std::string::npos;
   return "http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -170,8 +174,16 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
   // The port first: a taken one is known before a model is loaded, and probes are answered while
   // the models are.
   LUNA_TRY(auto server, http::Server::open(listen, std::move(keys)));
-  server->start(app->http_stats(), app->health());
-  LUNA_TRY(app->load());
+  http::ClusterPage cluster;
+  if (app->has_cluster()) cluster = {cluster_page, app.get()};
+  server->start(app->http_stats(), app->health(), cluster);
+  const auto keep_going = [] { return !StopSignal::is_set(); };
+  if (const auto loaded = app->load(keep_going); !loaded) {
+    // Connections ask for the app's state.
+    server.reset();
+    const bool was_stopped = loaded.error().code() == Code::cancelled && StopSignal::is_set();
+    return was_stopped ? Result<void>() : Result<void>(loaded.error());
+  }
   server->serve({app->pipeline(), app->metrics(), app_is_alive, app.get()});
   const std::string url = url_of(listen.host, server->port());
   Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);

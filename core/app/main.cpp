@@ -10,6 +10,7 @@
 #include "core/app/command_split.hpp"
 #include "core/app/command_template.hpp"
 #include "core/app/command_tokenize.hpp"
+#include "core/app/command_worker.hpp"
 #include "core/app/known_models.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
@@ -35,6 +36,7 @@ constexpr int kExitWrongUse = 2;
 struct CommandLine {
   std::vector<std::filesystem::path> plugin_folders;
   ServeOptions serve;
+  WorkerCommand worker;
   GenerateOptions generate;
   PromptOptions chat;
   TokenizeOptions tokenize;
@@ -153,6 +155,41 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
       });
   line.chat.temperature = 0.7F;
   add_prompt_options(*chat, line.chat);
+}
+
+void add_worker_command(CLI::App& app, CommandLine& line) {
+  CLI::App* command = add(app,
+                          line,
+                          "worker",
+                          "Lend this machine's devices to a server elsewhere",
+                          [](CommandLine& l, const CommandStreams& s) {
+                            l.worker.plugin_folders = l.plugin_folders;
+                            return run_worker(l.worker, s);
+                          });
+  WorkerCommand& options = line.worker;
+  command->add_option("--join", options.join, "HOST:PORT of the server's [cluster]")->required();
+  command->add_option("--name", options.name, "unlike any other worker's (default: the host's)");
+  command->add_option("--devices", options.devices, "BACKEND:INDEX, several by commas: cpu:0,cpu:1")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--memory", options.memory, "budget of each device: \"4 GiB\"")->required();
+  command->add_option(
+      "--threads", options.n_threads, "of each device (default: the cores, shared out)");
+  command->add_option(
+      "--first-cpu",
+      options.first_cpu,
+      "core of the first thread, so that workers of one machine take different ones (default: 0)");
+  command->add_option("--shard-path",
+                      options.shard_path,
+                      "folder of shards or model file (default: the model of the server's name "
+                      "that was pulled here)");
+  command->add_option("--roles", options.roles, "stages it may be given (default: all)")
+      ->delimiter(',');
+  command->add_option("--token-file", options.token_file, "file with the server's secret");
+  command->add_option("--data-host",
+                      options.data_host,
+                      "address at which other workers reach this one (default: the one that "
+                      "leads to the server)");
 }
 
 void add_bench_load_options(CLI::App& command, BenchOptions& options) {
@@ -425,6 +462,7 @@ int run(int argc, char** argv) {
   app.add_option(
       "--plugin-dir", line.plugin_folders, "folder searched for plugins first; may be repeated");
   add_serving_commands(app, line);
+  add_worker_command(app, line);
   add_bench_command(app, line);
   add_text_commands(app, line);
   add_file_commands(app, line);

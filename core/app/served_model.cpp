@@ -73,6 +73,7 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
   model::ModelOptions options;
   options.name = settings.name;
   options.path = path;
+  options.source = settings.source;
   options.numerics = to_abi(settings.numerics);
   options.kv_dtype = to_abi(settings.kv_cache);
   options.kv_block_tokens = settings.kv_block_tokens;

@@ -109,7 +109,9 @@ struct ModelSettings {
   std::optional<std::filesystem::path> path;
   KvCacheType kv_cache = KvCacheType::bf16;
   Numerics numerics = Numerics::i12;
-  std::vector<std::string> devices;  ///< names of [[device]] tables, in layer order
+  /// Names of [[device]] tables, in layer order; empty where has_joined_devices.
+  std::vector<std::string> devices;
+  bool has_joined_devices = false;  ///< it lies on the devices that workers bring
   Layout layout = Layout::pipeline;
   /// The devices once more, by the copy of the model that they hold; none: as the layout says.
   std::optional<std::vector<std::vector<std::string>>> groups;
@@ -156,6 +158,16 @@ struct TransportSettings {
   std::map<std::string, RawGroup> transports;  ///< by transport
 };
 
+/// [cluster]: there, devices of workers may be used.
+struct ClusterSettings {
+  std::string host;  ///< address to listen on for workers
+  std::uint16_t port = 0;
+  std::optional<std::filesystem::path> token_file;
+  std::chrono::milliseconds heartbeat{};
+  std::chrono::milliseconds timeout{};  ///< a worker that is silent for this long is lost
+  std::uint32_t n_devices_min = 0;      ///< of workers, before a model is placed on them
+};
+
 enum class SpeculationMethod { off, ngram, draft };
 
 /// [speculation]: answers do not depend on it, only how soon they come.
@@ -186,6 +198,7 @@ struct Settings {
   std::vector<StageSettings> stages;
   SchedulerSettings scheduler;
   TransportSettings transport;
+  std::optional<ClusterSettings> cluster;
   SpeculationSettings speculation;
   LogSettings log;
 };

@@ -28,6 +28,9 @@ Position value_position(const TomlNode& table, std::string_view key) {
   return entry == nullptr ? table.at : entry->node.at;
 }
 
+// In place of a device's name: all that workers bring.
+constexpr std::string_view kAllJoined = "*";
+
 /// Walks the tree once, fills the settings and collects what is wrong.
 class Reader {
  public:
@@ -40,6 +43,7 @@ class Reader {
     for (const TomlEntry& entry : std::get<Table>(root.value))
       if (std::ranges::count(schema_tables(), entry.key, &TableRow::table) == 0)
         report_unknown_table(entry);
+    has_cluster_ = find_entry(root, "cluster") != nullptr;
     for (const TableRow& row : schema_tables()) {
       const TomlEntry* entry = find_entry(root, row.table);
       if (row.form == TableForm::repeated)
@@ -98,6 +102,8 @@ class Reader {
     if (row.table == "server") read_table(row, name, node, &settings().server);
     if (row.table == "plugins") read_table(row, name, node, &settings().plugins);
     if (row.table == "log") read_table(row, name, node, &settings().log);
+    if (row.table == "cluster" && entry != nullptr)
+      read_table(row, name, node, &settings().cluster.emplace());
     if (row.table == "speculation") {
       read_table(row, name, node, &settings().speculation);
       speculation_node_ = &node;
@@ -127,7 +133,8 @@ class Reader {
   void read_repeated(const TableRow& row, const TomlEntry* entry) {
     const std::string name(row.table);
     if (entry == nullptr) {
-      if (row.is_required)
+      const bool is_brought = row.table == "device" && has_cluster_;  // by workers
+      if (row.is_required && !is_brought)
         report({1, 1},
                "no [[" + name + "]] table: at least one is needed, " + std::string(row.help));
       return;
@@ -312,10 +319,26 @@ class Reader {
                name + ".groups: \"" + device + "\" of " + name + ".devices is in none of them");
   }
 
-  void resolve_devices(const ModelSettings& model,
+  /// "*": the devices of workers, whose names are not known yet.
+  void resolve_joined_devices(ModelSettings& model, const std::string& name, const TomlNode& node) {
+    const Position at = value_position(node, "devices");
+    if (!has_cluster_)
+      report(at, name + ".devices: \"*\" are the devices of workers: it needs a [cluster] table");
+    if (model.devices.size() > 1)
+      report(at, name + ".devices: \"*\" stands alone: no other device can be named beside it");
+    if (model.layers)
+      report(value_position(node, "layers"),
+             name + ".layers: must be \"auto\" where devices = [\"*\"]");
+    model.devices.clear();
+    model.has_joined_devices = true;
+  }
+
+  void resolve_devices(ModelSettings& model,
                        const std::string& name,
                        const TomlNode& node,
                        const std::vector<std::string>& known) {
+    if (std::ranges::count(model.devices, kAllJoined) != 0)
+      return resolve_joined_devices(model, name, node);
     for (std::size_t i = 0; i < model.devices.size(); ++i) {
       const std::string& device = model.devices[i];
       const Position at = std::get<List>(find_entry(node, "devices")->node.value)[i].at;
@@ -378,6 +401,12 @@ class Reader {
                "stage[" + std::to_string(i) + "].model = \"" + wanted +
                    "\": it is speculation.draft_model, which answers nothing itself; must be "
                    "another [[model]]");
+    for (std::size_t i = 0; i < settings().models.size(); ++i)
+      if (settings().models[i].has_joined_devices)
+        report(value_position(*model_nodes_[i], "devices"),
+               "model[" + std::to_string(i) +
+                   "].devices: \"*\" beside speculation.draft_model: a model that is drafted for, "
+                   "and the one that drafts, lie on named devices");
     refuse_idle_draft_keys(draft_idx);
   }
 
@@ -404,6 +433,7 @@ class Reader {
 
   SettingsReading reading_;
   std::vector<Found> found_;
+  bool has_cluster_ = false;
   std::vector<const TomlNode*> device_nodes_;  // as settings().devices; live as long as the tree
   std::vector<const TomlNode*> model_nodes_;
   std::vector<const TomlNode*> stage_nodes_;

@@ -29,11 +29,12 @@ bool is_alive(const ModelService& models) {
   return models.is_alive == nullptr || models.is_alive(models.is_alive_context);
 }
 
-Reply state_reply(unsigned status, telemetry::State state) {
+Reply state_reply(unsigned status, const telemetry::Health& health) {
   Reply reply;
   reply.status = status;
   json::object object;
-  object["status"] = telemetry::state_name(state);
+  object["status"] = telemetry::state_name(health.state());
+  if (const std::string detail = health.detail(); !detail.empty()) object["detail"] = detail;
   reply.body = json::serialize(object);
   return reply;
 }
@@ -42,12 +43,12 @@ Reply state_reply(unsigned status, telemetry::State state) {
 
 Reply live_reply(const Service& service, const ModelService* models) {
   const bool is_live = models == nullptr || is_alive(*models);
-  return state_reply(is_live ? 200 : 503, service.health.state());
+  return state_reply(is_live ? 200 : 503, service.health);
 }
 
 Reply ready_reply(const Service& service, const ModelService* models) {
   const bool is_ready = models != nullptr && service.health.is_ready() && is_alive(*models);
-  Reply reply = state_reply(is_ready ? 200 : 503, service.health.state());
+  Reply reply = state_reply(is_ready ? 200 : 503, service.health);
   if (!is_ready) reply.headers.emplace_back("retry-after", "1");
   return reply;
 }
@@ -79,6 +80,12 @@ Reply metrics_reply(const ModelService& models) {
   Reply reply;
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   reply.body = models.metrics.render();
+  return reply;
+}
+
+Reply cluster_reply(const Service& service) {
+  Reply reply;
+  reply.body = service.cluster.render(service.cluster.context);
   return reply;
 }
 

@@ -17,6 +17,8 @@ Reply models_reply(const ModelService& models);
 /// /v1/models/{id}
 Reply model_reply(const ModelService& models, std::string_view id);
 Reply metrics_reply(const ModelService& models);
+/// Workers and their devices, as JSON; there must be a cluster.
+Reply cluster_reply(const Service& service);
 /// The last steps of every model, a line of JSON each: where their time went.
 Reply steps_reply(const ModelService& models);
 /// How the groups of devices stand: a line of JSON each.

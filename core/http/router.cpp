@@ -16,7 +16,18 @@ namespace {
 namespace asio = boost::asio;
 namespace bhttp = boost::beast::http;
 
-enum class Handler { chat, completion, models, model, live, ready, metrics, steps, groups };
+enum class Handler {
+  chat,
+  completion,
+  models,
+  model,
+  live,
+  ready,
+  metrics,
+  steps,
+  groups,
+  cluster
+};
 
 struct Route {
   std::string_view path;
@@ -35,6 +46,7 @@ constexpr Route kRoutes[] = {
     {"/metrics", Handler::metrics, "GET, HEAD", false},
     {"/admin/steps", Handler::steps, "GET, HEAD", false},
     {"/admin/groups", Handler::groups, "GET, HEAD", false},
+    {"/admin/cluster", Handler::cluster, "GET, HEAD", false},
 };
 constexpr Route kModelRoute = {"/v1/models/", Handler::model, "GET, HEAD", false};
 
@@ -49,9 +61,12 @@ std::string_view path_of(const HttpRequest& request) {
   return path.substr(0, path.find('?'));
 }
 
-const Route* find_route(std::string_view path) {
+const Route* find_route(std::string_view path, const Service& service) {
   for (const Route& route : kRoutes)
-    if (route.path == path) return &route;
+    if (route.path == path) {
+      const bool is_there = route.handler != Handler::cluster || service.cluster.render != nullptr;
+      return is_there ? &route : nullptr;
+    }
   return path.starts_with(kModelRoute.path) ? &kModelRoute : nullptr;
 }
 
@@ -100,7 +115,8 @@ std::optional<Reply> refuse(Exchange& exchange, const Route* route) {
     exchange.set_tenant(*tenant);
   }
   if (route == nullptr) return error_reply(not_found(method_name, path_of(request)));
-  if (exchange.models() == nullptr && !route->open)
+  const bool needs_models = !route->open && route->handler != Handler::cluster;
+  if (exchange.models() == nullptr && needs_models)
     return error_reply(to_api_error(Error{Code::unavailable, "the models are being loaded"}));
   if (is_allowed(*route, request.method())) return std::nullopt;
   ApiError error = invalid_request(
@@ -130,6 +146,8 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
       return steps_reply(*exchange.models());
     case Handler::groups:
       return groups_reply(*exchange.models());
+    case Handler::cluster:
+      return cluster_reply(exchange.service());
     case Handler::chat:
     case Handler::completion:
       break;
@@ -141,7 +159,7 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
 
 asio::awaitable<void> route(Exchange& exchange) {
   const std::string_view path = path_of(exchange.request());
-  const Route* found = find_route(path);
+  const Route* found = find_route(path, exchange.service());
   std::optional<Reply> reply = refuse(exchange, found);
   if (!reply && (found->handler == Handler::chat || found->handler == Handler::completion)) {
     const auto endpoint =

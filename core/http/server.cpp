@@ -184,12 +184,15 @@ Result<std::unique_ptr<Server>> Server::open(ServerOptions options, KeyRing keys
   return std::unique_ptr<Server>(new Server(std::move(impl), port));
 }
 
-void Server::start(telemetry::HttpStats& stats, const telemetry::Health& health) {
+void Server::start(telemetry::HttpStats& stats,
+                   const telemetry::Health& health,
+                   const ClusterPage& cluster) {
   const ServerOptions& options = impl_->options;
   auto places =
       std::make_unique<Places>(stats.n_requests, options.n_requests_max, impl_->keys.n_tenants());
   impl_->service.reset(
       new Service{stats, health, std::move(impl_->keys), options, std::move(places)});
+  impl_->service->cluster = cluster;
   asio::co_spawn(
       impl_->threads.front()->context, impl_->accept_loop(), [](const std::exception_ptr&) {});
   for (auto& io : impl_->threads)

@@ -27,7 +27,9 @@ class Server {
   [[nodiscard]] std::uint16_t port() const { return port_; }
   /// Starts the I/O threads: probes are answered, the rest is told to come again. Both outlive the
   /// server. [main]
-  void start(telemetry::HttpStats& stats, const telemetry::Health& health);
+  void start(telemetry::HttpStats& stats,
+             const telemetry::Health& health,
+             const ClusterPage& cluster = {});
   /// From here on the models are served. What it refers to outlives the server. [main]
   void serve(const ModelService& models);
   /// Takes no new connection, ends idle ones; running requests go on until they end or `timeout`

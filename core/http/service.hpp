@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 namespace luna::http {
 
@@ -22,6 +23,12 @@ struct ModelService {
   void* is_alive_context = nullptr;
 };
 
+/// What /admin/cluster shows, also while the models are loaded. [any]
+struct ClusterPage {
+  std::string (*render)(void* context) = nullptr;  ///< null: there is no cluster
+  void* context = nullptr;
+};
+
 /// Made by Server::start(), read by sessions. [io]
 struct Service {
   telemetry::HttpStats& stats;
@@ -31,6 +38,7 @@ struct Service {
   std::unique_ptr<Places> places;  ///< for completions
   /// None while the models are loaded: probes are answered, the rest is told to come again.
   std::atomic<const ModelService*> models{nullptr};
+  ClusterPage cluster{};
 };
 
 }  // namespace luna::http

@@ -208,6 +208,20 @@ constexpr GroupFamily kOfGroups[] = {
      &GroupStats::n_kv_blocks_free},
 };
 
+void add_cluster(Families& families, const ClusterStats& cluster) {
+  families.open("luna_cluster_workers", "Workers that have joined.", kGauge);
+  families.value({}, load(cluster.n_workers));
+  families.open("luna_cluster_devices", "Devices of the workers that have joined.", kGauge);
+  families.value({}, load(cluster.n_devices));
+  families.open("luna_cluster_workers_joined_total", "Workers that ever joined.", kCounter);
+  families.value({}, load(cluster.n_joined));
+  families.open("luna_cluster_workers_lost_total", "Workers that joined and went.", kCounter);
+  families.value({}, load(cluster.n_lost));
+  families.open(
+      "luna_cluster_refused_total", "Connections and workers that were refused.", kCounter);
+  families.value({}, load(cluster.n_refused));
+}
+
 }  // namespace
 
 std::string MetricsPage::render() const {
@@ -272,6 +286,7 @@ std::string MetricsPage::render() const {
   families.value({{"code", "2xx"}}, load(http_.n_2xx));
   families.value({{"code", "4xx"}}, load(http_.n_4xx));
   families.value({{"code", "5xx"}}, load(http_.n_5xx));
+  if (cluster_ != nullptr) add_cluster(families, *cluster_);
   families.open("luna_build_info", "Always 1.", kGauge);
   families.value({{"version", version_}}, 1.0);
 

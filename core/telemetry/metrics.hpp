@@ -1,6 +1,7 @@
 // The metrics page: every series of every model, in Prometheus' text format.
 #pragma once
 
+#include "core/telemetry/cluster_stats.hpp"
 #include "core/telemetry/engine_stats.hpp"
 
 #include <atomic>
@@ -40,6 +41,9 @@ class MetricsPage {
   /// Calls into stage roles; the counter outlives the page. [start-up]
   void set_role_runs(const std::atomic<std::uint64_t>& n_role_runs) { n_role_runs_ = &n_role_runs; }
 
+  /// Adds the cluster's series; the counters outlive the page. [start-up]
+  void set_cluster(const ClusterStats& cluster) { cluster_ = &cluster; }
+
   /// The page in text format 0.0.4.
   [[nodiscard]] std::string render() const;
 
@@ -59,6 +63,7 @@ class MetricsPage {
   const HttpStats& http_;
   std::vector<Source> models_;
   const std::atomic<std::uint64_t>* n_role_runs_ = nullptr;
+  const ClusterStats* cluster_ = nullptr;
 };
 
 }  // namespace luna::telemetry

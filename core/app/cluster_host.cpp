@@ -1,0 +1,132 @@
+#include "core/app/cluster_host.hpp"
+
+#include "core/cluster/process_identity.hpp"
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+#include <utility>
+
+namespace luna::app {
+namespace {
+
+namespace json = boost::json;
+
+// How often a wait looks whether the process shall end.
+constexpr std::chrono::milliseconds kLook{100};
+
+json::array list_of(const std::vector<std::string>& texts) {
+  json::array list;
+  for (const std::string& text : texts)
+    list.emplace_back(text);
+  return list;
+}
+
+json::object to_json(const cluster::WorkerStatus& worker) {
+  json::object object;
+  object["name"] = worker.name;
+  object["peer"] = worker.peer;
+  object["devices"] = list_of(worker.devices);
+  object["roles"] = list_of(worker.roles);
+  object["memory_bytes"] = worker.memory_bytes;
+  return object;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ClusterHost>> ClusterHost::open(plugin::Catalog& catalog,
+                                                       const config::Settings& settings,
+                                                       std::string version) {
+  auto host = std::unique_ptr<ClusterHost>(new ClusterHost(settings));
+  host->transport_ = settings.transport.data;
+  if (host->transport_ != "auto") {
+    LUNA_TRY(const plugin::Library* library, catalog.load(LUNA_KIND_TRANSPORT, host->transport_));
+    host->transport_ = library->descriptor().name;
+  }
+  const config::ClusterSettings& wanted = *settings.cluster;
+  cluster::ControllerOptions options;
+  options.host = wanted.host;
+  options.port = wanted.port;
+  options.token_file = wanted.token_file;
+  options.heartbeat = wanted.heartbeat;
+  options.timeout = wanted.timeout;
+  options.version = std::move(version);
+  options.plugins = cluster::plugin_identities(catalog);
+  LUNA_TRY(host->controller_, cluster::Controller::open(std::move(options)));
+  host->controller_->on_change([raw = host.get()] {
+    const std::lock_guard lock(raw->mutex_);
+    ++raw->n_changes_;
+    raw->changed_.notify_all();
+  });
+  return host;
+}
+
+// First the controller, whose thread tells of changes.
+ClusterHost::~ClusterHost() {
+  controller_.reset();
+}
+
+std::uint64_t ClusterHost::n_changes() const {
+  const std::lock_guard lock(mutex_);
+  return n_changes_;
+}
+
+Result<void> ClusterHost::wait_for_change(std::uint64_t known,
+                                          std::chrono::milliseconds limit,
+                                          const std::function<bool()>& keep_going) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (keep_going()) {
+    std::unique_lock lock(mutex_);
+    if (n_changes_ != known || std::chrono::steady_clock::now() >= end) return {};
+    changed_.wait_for(lock, kLook);
+  }
+  return Error{Code::cancelled, "told to end"};
+}
+
+Result<void> ClusterHost::wait_for_devices(telemetry::Health& health,
+                                           const std::function<bool()>& keep_going) {
+  for (;;) {
+    const std::uint64_t known = n_changes();
+    const std::size_t n_here = controller_->devices().size();
+    const std::uint32_t n_wanted = settings_.cluster->n_devices_min;
+    if (n_here >= n_wanted) return {};
+    health.set(telemetry::State::waiting,
+               std::to_string(n_here) + " of " + std::to_string(n_wanted) +
+                   " devices have joined; workers join port " +
+                   std::to_string(controller_->port()));
+    LUNA_TRY(wait_for_change(known, std::chrono::hours(1), keep_going));
+  }
+}
+
+Result<JoinedDevices> ClusterHost::joined() const {
+  JoinedDevices joined;
+  joined.devices = controller_->devices();
+  const auto endpoints = controller_->endpoints_of(joined.devices);
+  if (endpoints.empty()) return Error{Code::unavailable, "no worker is here"};
+  if (joined.devices.size() > 1) {
+    LUNA_TRY(joined.collective.transport, cluster::choose_transport(transport_, endpoints));
+  }
+  return joined;
+}
+
+std::string ClusterHost::render() const {
+  const cluster::ClusterStatus status = controller_->status();
+  const telemetry::ClusterStats& stats = controller_->stats();
+  json::object root;
+  json::array workers;
+  for (const cluster::WorkerStatus& worker : status.workers)
+    workers.push_back(to_json(worker));
+  root["workers"] = std::move(workers);
+  root["port"] = controller_->port();
+  root["min_devices"] = settings_.cluster->n_devices_min;
+  root["devices"] = stats.n_devices.load();
+  root["joined"] = stats.n_joined.load();
+  root["lost"] = stats.n_lost.load();
+  root["refused"] = stats.n_refused.load();
+  root["last_refusal"] = status.last_refusal;
+  root["last_loss"] = status.last_loss;
+  return json::serialize(root);
+}
+
+}  // namespace luna::app

@@ -1,0 +1,73 @@
+// The cluster of a server: its controller, and what models get of the devices that workers bring.
+#pragma once
+
+#include "core/cluster/controller.hpp"
+#include "core/cluster/data_transports.hpp"
+#include "core/config/settings.hpp"
+#include "core/model/device.hpp"
+#include "core/model/device_link.hpp"
+#include "core/plugin/catalog.hpp"
+#include "core/telemetry/health.hpp"
+
+#include <luna/result.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace luna::app {
+
+/// Devices of workers, as many as a model is placed on, and what joins them.
+struct JoinedDevices {
+  std::vector<std::shared_ptr<model::Device>> devices;  ///< in layer order; held while it runs
+  model::Collective collective;                         ///< its name alone: no rank is here
+};
+
+/// Owned by App; models go before it. [main] unless tagged otherwise.
+class ClusterHost {
+ public:
+  /// Listens for workers.
+  /// Errors  those of Controller::open
+  static Result<std::unique_ptr<ClusterHost>> open(plugin::Catalog& catalog,
+                                                   const config::Settings& settings,
+                                                   std::string version);
+  ClusterHost(const ClusterHost&) = delete;
+  ClusterHost& operator=(const ClusterHost&) = delete;
+  ~ClusterHost();
+
+  /// Waits until workers have brought as many devices as cluster.min_devices says, and says in
+  /// `health` how many are here.
+  /// Errors  cancelled: keep_going turned false
+  Result<void> wait_for_devices(telemetry::Health& health, const std::function<bool()>& keep_going);
+  /// A number that grows with every change of the devices. [any]
+  [[nodiscard]] std::uint64_t n_changes() const;
+  /// Waits for a change beyond `known`, or `limit`.
+  /// Errors  cancelled: keep_going turned false
+  Result<void> wait_for_change(std::uint64_t known,
+                               std::chrono::milliseconds limit,
+                               const std::function<bool()>& keep_going);
+  /// All that are here.
+  /// Errors  not_found: no transport joins them
+  Result<JoinedDevices> joined() const;
+
+  [[nodiscard]] cluster::Controller& controller() { return *controller_; }
+  /// JSON, for /admin/cluster. [any]
+  [[nodiscard]] std::string render() const;
+
+ private:
+  explicit ClusterHost(const config::Settings& settings) : settings_(settings) {}
+
+  const config::Settings& settings_;
+  std::string transport_;  // "auto", or a short name
+  std::unique_ptr<cluster::Controller> controller_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::uint64_t n_changes_ = 0;
+};
+
+}  // namespace luna::app

@@ -1,0 +1,32 @@
+// `luna worker`: lends this machine's devices to a server elsewhere.
+#pragma once
+
+#include "core/app/text_command.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace luna::app {
+
+struct WorkerCommand {
+  std::string join;                              ///< HOST:PORT of the server's [cluster]
+  std::string name;                              ///< empty: the host's
+  std::vector<std::string> devices = {"cpu:0"};  ///< BACKEND or BACKEND:INDEX each
+  std::string memory;                            ///< budget of each device: "4 GiB"
+  std::uint32_t n_threads = 0;                   ///< of each device; 0: all cores, shared out
+  std::uint32_t first_cpu = 0;     ///< core of the first thread, among those it may use
+  std::string shard_path;          ///< a folder of shards or a file; empty: by the model's name
+  std::vector<std::string> roles;  ///< stages it may be given; empty: all
+  std::string token_file;
+  std::string data_host;  ///< where other workers reach it; empty: as the server does
+  std::vector<std::filesystem::path> plugin_folders;
+};
+
+/// Serves until SIGINT or SIGTERM; joins again whenever the server has gone.
+/// Returns  the exit status: 0 after a signal
+int run_worker(const WorkerCommand& command, const CommandStreams& streams);
+
+}  // namespace luna::app

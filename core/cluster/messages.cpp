@@ -1,0 +1,410 @@
+#include "core/cluster/messages.hpp"
+
+#include "core/base/units.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace luna::cluster {
+namespace {
+
+// Bounds of what a peer that knows the token may say: far beyond what is useful, far below what
+// would hurt.
+constexpr std::size_t kNameBytesMax = 128;
+constexpr std::size_t kPathBytesMax = 4096;
+constexpr std::size_t kMessageBytesMax = 64 * 1024;
+constexpr std::size_t kPluginsMax = 256;
+constexpr std::size_t kDevicesMax = 64;
+constexpr std::size_t kFingerprintsMax = 64;
+constexpr std::size_t kRanksMax = 4096;
+constexpr std::size_t kStepItemsMax = std::size_t{1} << 22U;  // of any array of a step
+
+template <std::size_t N>
+void put_chars(WireWriter& writer, const char (&text)[N]) {
+  writer.text({text, strnlen(text, N)});
+}
+template <std::size_t N>
+void take_chars(WireReader& reader, char (&text)[N]) {
+  const std::string value = reader.text(N - 1);
+  std::copy(value.begin(), value.end(), text);
+  text[value.size()] = '\0';
+}
+
+void put_device(WireWriter& writer, const DeviceOffer& device) {
+  writer.text(device.name);
+  writer.text(device.backend);
+  writer.number(device.info.memory_bytes_total);
+  writer.number(device.info.memory_bytes_free);
+  writer.number(device.info.n_threads_max);
+  writer.number(device.info.numerics);
+  writer.number(device.info.kv_dtypes);
+  put_chars(writer, device.info.name);
+  put_chars(writer, device.info.detail);
+  writer.number(device.memory_bytes);
+  writer.number(device.n_threads);
+  writer.number(static_cast<std::uint32_t>(device.fingerprints.size()));
+  for (const Fingerprint& fingerprint : device.fingerprints) {
+    writer.number(fingerprint.numerics);
+    writer.number(fingerprint.kv_dtype);
+    writer.number(fingerprint.hash);
+  }
+}
+
+DeviceOffer take_device(WireReader& reader) {
+  DeviceOffer device;
+  device.name = reader.text(kNameBytesMax);
+  device.backend = reader.text(kNameBytesMax);
+  device.info.struct_size = sizeof(device.info);
+  device.info.memory_bytes_total = reader.number<std::uint64_t>();
+  device.info.memory_bytes_free = reader.number<std::uint64_t>();
+  device.info.n_threads_max = reader.number<std::uint32_t>();
+  device.info.numerics = reader.number<std::uint32_t>();
+  device.info.kv_dtypes = reader.number<std::uint32_t>();
+  take_chars(reader, device.info.name);
+  take_chars(reader, device.info.detail);
+  device.memory_bytes = reader.number<std::uint64_t>();
+  device.n_threads = reader.number<std::uint32_t>();
+  const std::uint32_t n = reader.count(kFingerprintsMax);
+  for (std::uint32_t i = 0; i < n && !reader.failed(); ++i) {
+    Fingerprint& fingerprint = device.fingerprints.emplace_back();
+    fingerprint.numerics = reader.number<std::uint32_t>();
+    fingerprint.kv_dtype = reader.number<std::uint32_t>();
+    fingerprint.hash = reader.number<std::uint64_t>();
+  }
+  return device;
+}
+
+void put_program(WireWriter& writer, const model::ProgramOptions& program) {
+  writer.number(program.numerics);
+  writer.number(program.kv_dtype);
+  writer.number(program.kv_block_tokens);
+  writer.flag(program.prunes);
+  writer.number(program.n_candidates);
+  writer.number(program.n_lanes);
+  writer.number(program.limits.n_rows_max);
+  writer.number(program.limits.n_seqs_max);
+  writer.number(program.limits.n_out_rows_max);
+  writer.number(program.limits.n_positions_max);
+}
+
+model::ProgramOptions take_program(WireReader& reader) {
+  model::ProgramOptions program;
+  program.numerics = reader.number<std::uint32_t>();
+  program.kv_dtype = reader.number<std::uint32_t>();
+  program.kv_block_tokens = reader.number<std::uint32_t>();
+  program.prunes = reader.flag();
+  program.n_candidates = reader.number<std::uint32_t>();
+  program.n_lanes = reader.number<std::uint32_t>();
+  program.limits.n_rows_max = reader.number<std::uint32_t>();
+  program.limits.n_seqs_max = reader.number<std::uint32_t>();
+  program.limits.n_out_rows_max = reader.number<std::uint32_t>();
+  program.limits.n_positions_max = reader.number<std::uint32_t>();
+  if (program.n_lanes == 0 || program.n_lanes > model::kLanesMax)
+    reader.fail(std::to_string(program.n_lanes) + " steps in flight");
+  for (const std::uint32_t limit :
+       {program.limits.n_rows_max, program.limits.n_seqs_max, program.limits.n_out_rows_max})
+    if (limit == 0 || limit > kStepItemsMax) reader.fail("a step of " + std::to_string(limit));
+  return program;
+}
+
+template <typename Message>
+Result<Message> finished(const WireReader& reader, Message message, const char* what) {
+  if (const auto whole = reader.finish(); !whole) return whole.error().in(what);
+  return message;
+}
+
+}  // namespace
+
+Bytes encode_join(const Join& join) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.text(join.name);
+  writer.text(join.version);
+  writer.text(join.host);
+  writer.number(join.process_id);
+  writer.number(static_cast<std::uint32_t>(join.plugins.size()));
+  for (const PluginIdentity& plugin : join.plugins) {
+    writer.text(plugin.id);
+    writer.text(plugin.version);
+    writer.number(plugin.abi_minor_built);
+  }
+  writer.number(static_cast<std::uint32_t>(join.transports.size()));
+  for (const TransportOffer& transport : join.transports) {
+    writer.text(transport.name);
+    writer.number(transport.reach);
+  }
+  writer.number(static_cast<std::uint32_t>(join.roles.size()));
+  for (const std::string& role : join.roles)
+    writer.text(role);
+  writer.number(static_cast<std::uint32_t>(join.devices.size()));
+  for (const DeviceOffer& device : join.devices)
+    put_device(writer, device);
+  return bytes;
+}
+
+Result<Join> parse_join(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Join join;
+  join.name = reader.text(kNameBytesMax);
+  join.version = reader.text(kNameBytesMax);
+  join.host = reader.text(kPathBytesMax);
+  join.process_id = reader.number<std::uint64_t>();
+  for (std::uint32_t n = reader.count(kPluginsMax); n > 0 && !reader.failed(); --n) {
+    PluginIdentity& plugin = join.plugins.emplace_back();
+    plugin.id = reader.text(kNameBytesMax);
+    plugin.version = reader.text(kNameBytesMax);
+    plugin.abi_minor_built = reader.number<std::uint32_t>();
+  }
+  for (std::uint32_t n = reader.count(kPluginsMax); n > 0 && !reader.failed(); --n) {
+    TransportOffer& transport = join.transports.emplace_back();
+    transport.name = reader.text(kNameBytesMax);
+    transport.reach = reader.number<std::uint32_t>();
+  }
+  for (std::uint32_t n = reader.count(kPluginsMax); n > 0 && !reader.failed(); --n)
+    join.roles.push_back(reader.text(kNameBytesMax));
+  for (std::uint32_t n = reader.count(kDevicesMax); n > 0 && !reader.failed(); --n)
+    join.devices.push_back(take_device(reader));
+  if (join.name.empty()) reader.fail("a worker without a name");
+  if (join.devices.empty()) reader.fail("a worker without a device");
+  return finished(reader, std::move(join), "join");
+}
+
+Bytes encode_plan(const Plan& plan) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(plan.device_idx);
+  writer.text(plan.order.model);
+  writer.text(plan.order.source);
+  writer.text(plan.order.identity);
+  writer.text(plan.order.transport);
+  put_program(writer, plan.order.program);
+  writer.number(plan.order.vocab_size);
+  writer.number(plan.order.rank);
+  writer.number(static_cast<std::uint32_t>(plan.order.layers.size()));
+  for (const model::LayerRange& range : plan.order.layers) {
+    writer.number(range.first);
+    writer.number(range.count);
+  }
+  return bytes;
+}
+
+Result<Plan> parse_plan(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Plan plan;
+  plan.device_idx = reader.number<std::uint32_t>();
+  plan.order.model = reader.text(kNameBytesMax);
+  plan.order.source = reader.text(kPathBytesMax);
+  plan.order.identity = reader.text(kNameBytesMax);
+  plan.order.transport = reader.text(kNameBytesMax);
+  plan.order.program = take_program(reader);
+  plan.order.vocab_size = reader.number<std::uint32_t>();
+  plan.order.rank = reader.number<std::uint32_t>();
+  for (std::uint32_t n = reader.count(kRanksMax); n > 0 && !reader.failed(); --n) {
+    model::LayerRange& range = plan.order.layers.emplace_back();
+    range.first = reader.number<std::uint32_t>();
+    range.count = reader.number<std::uint32_t>();
+  }
+  if (plan.order.rank >= plan.order.layers.size())
+    reader.fail("rank " + std::to_string(plan.order.rank) + " of " +
+                std::to_string(plan.order.layers.size()));
+  return finished(reader, std::move(plan), "plan");
+}
+
+Bytes encode_bind(const Bind& bind) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(bind.n_kv_blocks);
+  writer.text(bind.terms.group);
+  writer.number(bind.terms.rank);
+  writer.number(bind.terms.n_ranks);
+  writer.number(bind.terms.message_bytes_max);
+  writer.number(bind.terms.n_messages_max);
+  writer.number(static_cast<std::uint32_t>(bind.terms.addresses.size()));
+  for (const std::string& address : bind.terms.addresses)
+    writer.text(address);
+  return bytes;
+}
+
+Result<Bind> parse_bind(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Bind bind;
+  bind.n_kv_blocks = reader.number<std::uint32_t>();
+  bind.terms.group = reader.text(kPathBytesMax);
+  bind.terms.rank = reader.number<std::uint32_t>();
+  bind.terms.n_ranks = reader.number<std::uint32_t>();
+  bind.terms.message_bytes_max = reader.number<std::uint64_t>();
+  bind.terms.n_messages_max = reader.number<std::uint32_t>();
+  for (std::uint32_t n = reader.count(kRanksMax); n > 0 && !reader.failed(); --n)
+    bind.terms.addresses.push_back(reader.text(LUNA_ADDRESS_BYTES_MAX));
+  const bool has_all =
+      bind.terms.addresses.empty() || bind.terms.addresses.size() == bind.terms.n_ranks;
+  if (bind.terms.rank >= bind.terms.n_ranks || !has_all)
+    reader.fail("rank " + std::to_string(bind.terms.rank) + " of " +
+                std::to_string(bind.terms.n_ranks) + " with " +
+                std::to_string(bind.terms.addresses.size()) + " addresses");
+  return finished(reader, std::move(bind), "bind");
+}
+
+Bytes encode_answer(const Answer& answer) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  const bool is_fine = answer.result.has_value();
+  writer.number(
+      static_cast<std::int32_t>(is_fine ? 0 : static_cast<int>(answer.result.error().code())));
+  writer.text(is_fine
+                  ? std::string_view()
+                  : std::string_view(answer.result.error().message()).substr(0, kMessageBytesMax));
+  for (const std::uint64_t value : {answer.memory.weights,
+                                    answer.memory.scratch,
+                                    answer.memory.logits,
+                                    answer.memory.candidates,
+                                    answer.memory.messages,
+                                    answer.memory.kv_block,
+                                    answer.memory.kv})
+    writer.number(value);
+  writer.text(answer.address);
+  return bytes;
+}
+
+Result<Answer> parse_answer(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Answer answer;
+  const auto code = reader.number<std::int32_t>();
+  std::string message = reader.text(kMessageBytesMax);
+  for (std::uint64_t* value : {&answer.memory.weights,
+                               &answer.memory.scratch,
+                               &answer.memory.logits,
+                               &answer.memory.candidates,
+                               &answer.memory.messages,
+                               &answer.memory.kv_block,
+                               &answer.memory.kv})
+    *value = reader.number<std::uint64_t>();
+  answer.address = reader.text(LUNA_ADDRESS_BYTES_MAX);
+  if (code != 0) {
+    const bool is_known = code >= static_cast<int>(Code::internal) &&
+                          code <= static_cast<int>(Code::invalid_argument);
+    answer.result = Error{is_known ? static_cast<Code>(code) : Code::internal, std::move(message)};
+  }
+  return finished(reader, std::move(answer), "answer");
+}
+
+namespace {
+
+/// Blocks that the longest sequence of a step has.
+std::uint32_t n_blocks_used(const luna_step& step, std::uint32_t kv_block_tokens) {
+  std::uint32_t n_used = 1;
+  for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
+    const std::uint32_t last_row = step.seq_first_row[seq + 1];
+    if (last_row == step.seq_first_row[seq]) continue;
+    const std::uint32_t n_pruned = step.seq_prunes != nullptr ? step.seq_prunes[seq].n_pruned : 0;
+    const std::uint32_t n_slots = step.positions[last_row - 1] + 1 - n_pruned;
+    n_used = std::max(n_used, div_ceil(n_slots, kv_block_tokens));
+  }
+  return std::min(n_used, step.block_table_stride);
+}
+
+}  // namespace
+
+void encode_step(const luna_step& step,
+                 std::uint32_t lane,
+                 std::uint64_t number,
+                 std::uint32_t kv_block_tokens,
+                 Bytes& bytes) {
+  bytes.clear();
+  WireWriter writer(bytes);
+  const std::uint32_t stride = n_blocks_used(step, kv_block_tokens);
+  const bool prunes = step.seq_prunes != nullptr;
+  writer.number(lane);
+  writer.number(number);
+  writer.number(step.n_rows);
+  writer.number(step.n_seqs);
+  writer.number(step.n_out_rows);
+  writer.number(stride);
+  writer.number(step.n_kv_copies);
+  writer.flag(prunes);
+  writer.array(step.token_ids, step.n_rows);
+  writer.array(step.positions, step.n_rows);
+  writer.array(step.seq_first_row, std::size_t{step.n_seqs} + 1);
+  for (std::size_t seq = 0; seq < step.n_seqs; ++seq)
+    writer.array(step.block_tables + seq * step.block_table_stride, stride);
+  writer.array(step.kv_copies, step.n_kv_copies);
+  writer.array(step.out_rows, step.n_out_rows);
+  writer.array(step.out_flags, step.n_out_rows);
+  if (prunes) writer.array(step.seq_prunes, step.n_seqs);
+}
+
+Result<void> parse_step(std::span<const std::byte> payload, Step& step) {
+  WireReader reader(payload);
+  step.lane = reader.number<std::uint32_t>();
+  step.number = reader.number<std::uint64_t>();
+  const std::uint32_t n_rows = reader.count(kStepItemsMax);
+  const std::uint32_t n_seqs = reader.count(kStepItemsMax);
+  const std::uint32_t n_out_rows = reader.count(kStepItemsMax);
+  step.block_table_stride = reader.count(kStepItemsMax);
+  const std::uint32_t n_kv_copies = reader.count(kStepItemsMax);
+  const bool prunes = reader.flag();
+  reader.array(step.token_ids, n_rows);
+  reader.array(step.positions, n_rows);
+  reader.array(step.seq_first_row, std::uint64_t{n_seqs} + 1);
+  reader.array(step.block_tables, std::uint64_t{n_seqs} * step.block_table_stride);
+  reader.array(step.kv_copies, n_kv_copies);
+  reader.array(step.out_rows, n_out_rows);
+  reader.array(step.out_flags, n_out_rows);
+  reader.array(step.seq_prunes, prunes ? n_seqs : 0);
+  if (const auto whole = reader.finish(); !whole) return whole.error().in("step");
+  const bool rows_are_split =
+      n_rows > 0 && n_seqs > 0 && step.block_table_stride > 0 && step.seq_first_row.front() == 0 &&
+      step.seq_first_row.back() == n_rows && std::ranges::is_sorted(step.seq_first_row);
+  if (!rows_are_split) return Error{Code::corrupt, "step: rows that belong to no sequence"};
+  const bool outs_ascend =
+      std::ranges::adjacent_find(step.out_rows, std::greater_equal<>()) == step.out_rows.end() &&
+      (step.out_rows.empty() || step.out_rows.back() < n_rows);
+  if (!outs_ascend) return Error{Code::corrupt, "step: wanted rows that it does not have"};
+  return {};
+}
+
+std::uint64_t step_bytes_max(const model::ProgramOptions& program, std::uint32_t n_kv_blocks) {
+  const model::StepLimits& limits = program.limits;
+  const std::uint64_t head = 64;
+  const std::uint64_t stride =
+      std::min(div_ceil(limits.n_positions_max, program.kv_block_tokens), n_kv_blocks);
+  const std::uint64_t per_seq =
+      sizeof(std::uint32_t) * (stride + 1) + sizeof(luna_seq_prune) + sizeof(luna_kv_copy);
+  return head + std::uint64_t{limits.n_rows_max} * 2 * sizeof(std::uint32_t) +
+         std::uint64_t{limits.n_seqs_max} * per_seq +
+         std::uint64_t{limits.n_out_rows_max} * 2 * sizeof(std::uint32_t);
+}
+
+Result<Output> parse_output(std::span<const std::byte> payload) {
+  Output output;
+  if (payload.size() < sizeof(output.head)) return Error{Code::corrupt, "output: it is cut off"};
+  std::memcpy(&output.head, payload.data(), sizeof(output.head));
+  output.bytes = payload.subspan(sizeof(output.head));
+  return output;
+}
+
+Bytes encode_done(const Done& done) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(done.lane);
+  writer.number(done.number);
+  writer.number(static_cast<std::int32_t>(done.status));
+  writer.number(done.busy_ns);
+  writer.number(done.wait_ns);
+  writer.text(std::string_view(done.message).substr(0, kMessageBytesMax));
+  return bytes;
+}
+
+Result<Done> parse_done(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Done done;
+  done.lane = reader.number<std::uint32_t>();
+  done.number = reader.number<std::uint64_t>();
+  done.status = reader.number<std::int32_t>();
+  done.busy_ns = reader.number<std::uint64_t>();
+  done.wait_ns = reader.number<std::uint64_t>();
+  done.message = reader.text(kMessageBytesMax);
+  return finished(reader, std::move(done), "done");
+}
+
+}  // namespace luna::cluster

@@ -1,0 +1,149 @@
+// What a controller and a worker tell each other once they trust each other. Pure: every parser
+// checks lengths and ranges that need no state; what a step may refer to is checked by whoever
+// runs it.
+#pragma once
+
+#include "core/cluster/wire.hpp"
+#include "core/model/device_shard.hpp"
+
+#include <luna/abi/backend.h>
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace luna::cluster {
+
+/// A plugin of a process, as far as results depend on it.
+struct PluginIdentity {
+  std::string id;       ///< "org.luna.backend.cpu"
+  std::string version;  ///< its own
+  std::uint32_t abi_minor_built = 0;
+
+  friend bool operator==(const PluginIdentity&, const PluginIdentity&) = default;
+};
+
+/// What a device computed of the probe, in one way of computing.
+struct Fingerprint {
+  std::uint32_t numerics = 0;  ///< LUNA_NUMERICS_*
+  std::uint32_t kv_dtype = 0;  ///< LUNA_DTYPE_*
+  std::uint64_t hash = 0;
+
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+struct DeviceOffer {
+  std::string name;     ///< "w0/cpu:0"
+  std::string backend;  ///< short name
+  luna_device_info info{};
+  std::uint64_t memory_bytes = 0;
+  std::uint32_t n_threads = 0;
+  std::vector<Fingerprint> fingerprints;
+};
+
+struct TransportOffer {
+  std::string name;         ///< short name
+  std::uint32_t reach = 0;  ///< LUNA_REACH_*
+};
+
+/// join: all that the controller wants to know of a worker.
+struct Join {
+  std::string name;
+  std::string version;  ///< of luna
+  std::string host;     ///< equal on one host, for processes that may share memory
+  std::uint64_t process_id = 0;
+  std::vector<PluginIdentity> plugins;
+  std::vector<TransportOffer> transports;
+  std::vector<std::string> roles;  ///< stages it may be given; empty: all
+  std::vector<DeviceOffer> devices;
+};
+Bytes encode_join(const Join& join);
+/// Errors  corrupt
+Result<Join> parse_join(std::span<const std::byte> payload);
+
+/// plan: a shard on a device of the worker.
+struct Plan {
+  std::uint32_t device_idx = 0;
+  model::ShardOrder order;
+};
+Bytes encode_plan(const Plan& plan);
+/// Errors  corrupt
+Result<Plan> parse_plan(std::span<const std::byte> payload);
+
+/// bind
+struct Bind {
+  std::uint32_t n_kv_blocks = 0;
+  model::LinkTerms terms;
+};
+Bytes encode_bind(const Bind& bind);
+/// Errors  corrupt
+Result<Bind> parse_bind(std::span<const std::byte> payload);
+
+/// answer: to a plan with what the shard takes and where its rank is reached, else with nothing.
+struct Answer {
+  Result<void> result;
+  model::ShardMemory memory;
+  std::string address;
+};
+Bytes encode_answer(const Answer& answer);
+/// Errors  corrupt
+Result<Answer> parse_answer(std::span<const std::byte> payload);
+
+/// step: a luna_step of one lane. The arrays lie in `Step` as they lie in the ABI.
+struct Step {
+  std::uint32_t lane = 0;
+  std::uint64_t number = 0;  ///< comes back in outputs and the end
+  std::uint32_t block_table_stride = 0;
+  std::vector<std::uint32_t> token_ids;      // [n_rows]
+  std::vector<std::uint32_t> positions;      // [n_rows]
+  std::vector<std::uint32_t> seq_first_row;  // [n_seqs + 1]
+  std::vector<std::uint32_t> block_tables;   // [n_seqs, block_table_stride]
+  std::vector<luna_kv_copy> kv_copies;
+  std::vector<std::uint32_t> out_rows;     // [n_out_rows]
+  std::vector<std::uint32_t> out_flags;    // [n_out_rows]
+  std::vector<luna_seq_prune> seq_prunes;  // [n_seqs], or empty
+};
+/// Replaces what is in `bytes`, whose memory is used again. Block tables are sent as far as any
+/// sequence of the step has positions.
+void encode_step(const luna_step& step,
+                 std::uint32_t lane,
+                 std::uint64_t number,
+                 std::uint32_t kv_block_tokens,
+                 Bytes& bytes);
+/// Into arrays that are used again. Checks that they fit each other.
+/// Errors  corrupt
+Result<void> parse_step(std::span<const std::byte> payload, Step& step);
+/// The longest payload of a step within these limits.
+std::uint64_t step_bytes_max(const model::ProgramOptions& program, std::uint32_t n_kv_blocks);
+
+/// output: one row of one kind. The row's bytes lie in the payload.
+struct OutputHead {
+  std::uint32_t lane = 0;
+  std::uint32_t row = 0;   ///< of the step's out rows
+  std::uint32_t kind = 0;  ///< LUNA_OUT_LOGITS or LUNA_OUT_CANDIDATES
+  std::uint32_t pad = 0;
+  std::uint64_t number = 0;
+};
+struct Output {
+  OutputHead head;
+  std::span<const std::byte> bytes;
+};
+/// Errors  corrupt
+Result<Output> parse_output(std::span<const std::byte> payload);
+
+/// done
+struct Done {
+  std::uint32_t lane = 0;
+  std::uint64_t number = 0;
+  luna_status status = LUNA_OK;
+  std::uint64_t busy_ns = 0;
+  std::uint64_t wait_ns = 0;
+  std::string message;
+};
+Bytes encode_done(const Done& done);
+/// Errors  corrupt
+Result<Done> parse_done(std::span<const std::byte> payload);
+
+}  // namespace luna::cluster

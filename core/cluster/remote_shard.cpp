@@ -1,0 +1,180 @@
+#include "core/cluster/remote_shard.hpp"
+
+#include "core/base/assert.hpp"
+#include "core/cluster/member.hpp"
+
+#include <luna/plugin.hpp>
+
+#include <cstring>
+#include <utility>
+
+namespace luna::cluster {
+
+RemoteShard::RemoteShard(std::shared_ptr<Member> member,
+                         std::uint32_t device_idx,
+                         model::ShardOrder order)
+    : member_(std::move(member)), device_idx_(device_idx), order_(std::move(order)) {}
+
+RemoteShard::~RemoteShard() {
+  // From here on nobody on the I/O thread knows it.
+  member_->remove_shard(*this);
+  member_->link().send(FrameType::unload, id_);
+}
+
+Result<std::unique_ptr<RemoteShard>> RemoteShard::plan(std::shared_ptr<Member> member,
+                                                       std::uint32_t device_idx,
+                                                       const model::ShardOrder& order) {
+  auto shard = std::unique_ptr<RemoteShard>(new RemoteShard(std::move(member), device_idx, order));
+  shard->id_ = shard->member_->add_shard(*shard);
+  const Bytes plan = encode_plan({device_idx, order});
+  LUNA_TRY(Answer answer, shard->member_->ask(FrameType::plan, shard->id_, plan));
+  shard->memory_ = answer.memory;
+  shard->address_ = std::move(answer.address);
+  return shard;
+}
+
+Result<void> RemoteShard::pack(const model::LoadProgress& /*progress*/) {
+  LUNA_TRY(const Answer answer, member_->ask(FrameType::pack, id_, {}));
+  return {};
+}
+
+Result<void> RemoteShard::bind(std::uint32_t n_kv_blocks, const model::LinkTerms& terms) {
+  const std::uint64_t step_bytes = step_bytes_max(order_.program, n_kv_blocks);
+  if (step_bytes > kPayloadBytesMax) {
+    return Error{Code::unsupported,
+                 "steps of up to " + std::to_string(step_bytes) + " bytes for worker " +
+                     member_->name() + ": at most " + std::to_string(kPayloadBytesMax) +
+                     "; make them smaller by step_tokens_max, sequences_max or "
+                     "context_tokens_max"};
+  }
+  LUNA_TRY(const Answer answer,
+           member_->ask(FrameType::bind, id_, encode_bind({n_kv_blocks, terms})));
+  memory_.kv = n_kv_blocks * memory_.kv_block;
+  const model::ProgramOptions& program = order_.program;
+  std::vector<Lane> lanes(program.n_lanes);
+  outputs_.resize(program.n_lanes);
+  for (std::uint32_t i = 0; i < program.n_lanes; ++i) {
+    // The lane's number goes where a backend's own buffers would: to submit().
+    shard_.binds.push_back({luna_bind{.slot = 0, .pad = 0, .buffer = i, .comm = nullptr}});
+    if (!has_head()) continue;
+    const std::size_t n_rows = program.limits.n_out_rows_max;
+    // Not filled: pages that no step writes are never taken.
+    lanes[i].logits.reset(new float[n_rows * order_.vocab_size]);
+    lanes[i].candidates.reset(new model::Candidate[n_rows * (program.n_candidates + 1)]);
+    outputs_[i] = {lanes[i].logits.get(), lanes[i].candidates.get()};
+  }
+  const model::Device& device = member_->device(device_idx_);
+  shard_.device_name = device.name();
+  shard_.attention = device.backend_name() + ": " + device.info().detail;
+  shard_.backend = &backend();
+  shard_.executable = this;
+  const std::lock_guard lock(mutex_);
+  lanes_ = std::move(lanes);
+  return {};
+}
+
+void RemoteShard::abort() {
+  member_->link().send(FrameType::abort, id_);
+}
+
+// Only what the engine calls: everything else about this device happens in its own process.
+const luna_backend_if& RemoteShard::backend() {
+  static const luna_backend_if table = [] {
+    luna_backend_if made{};
+    made.head.struct_size = sizeof(made);
+    made.head.ext = [](void*, const char*) -> const void* { return nullptr; };
+    made.submit = [](void* shard, const luna_step* step, luna_err* err) {
+      return static_cast<RemoteShard*>(shard)->submit(*step, err);
+    };
+    return made;
+  }();
+  return table;
+}
+
+luna_status RemoteShard::submit(const luna_step& step, luna_err* err) {
+  const auto lane_idx = static_cast<std::uint32_t>(step.binds[0].buffer);
+  std::uint64_t number = 0;
+  Lane* lane = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return report(err, *lost_);
+    lane = &lanes_[lane_idx];
+    LUNA_VERIFY(!lane->is_busy);
+    lane->is_busy = true;
+    number = lane->number = next_number_++;
+    lane->n_out_rows = step.n_out_rows;
+    lane->done = step.done;
+    lane->done_context = step.done_context;
+  }
+  encode_step(step, lane_idx, number, order_.program.kv_block_tokens, lane->frame);
+  // Where it cannot be sent, the loss of the connection ends the step.
+  member_->link().send(FrameType::step, id_, lane->frame);
+  return LUNA_OK;
+}
+
+Result<void> RemoteShard::take_output(const Output& output) {
+  const OutputHead& head = output.head;
+  const std::lock_guard lock(mutex_);
+  const bool is_logits = head.kind == LUNA_OUT_LOGITS;
+  const std::size_t row_bytes = is_logits
+                                    ? order_.vocab_size * sizeof(float)
+                                    : (order_.program.n_candidates + 1) * sizeof(model::Candidate);
+  const bool is_known = has_head() && (is_logits || head.kind == LUNA_OUT_CANDIDATES) &&
+                        head.lane < lanes_.size() && output.bytes.size() == row_bytes;
+  if (!is_known) return Error{Code::corrupt, "a row that no step asked for"};
+  const Lane& lane = lanes_[head.lane];
+  if (!lane.is_busy || lane.number != head.number || head.row >= lane.n_out_rows)
+    return Error{Code::corrupt, "a row of a step that is not in flight"};
+  std::byte* const rows = is_logits ? reinterpret_cast<std::byte*>(lane.logits.get())
+                                    : reinterpret_cast<std::byte*>(lane.candidates.get());
+  std::memcpy(rows + head.row * row_bytes, output.bytes.data(), row_bytes);
+  return {};
+}
+
+Result<void> RemoteShard::take_done(const Done& done) {
+  Lane* lane = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done.lane < lanes_.size()) lane = &lanes_[done.lane];
+    if (lane == nullptr || !lane->is_busy || lane->number != done.number)
+      return Error{Code::corrupt, "the end of a step that is not in flight"};
+  }
+  luna_step_result result{};
+  result.struct_size = sizeof(result);
+  result.status = done.status;
+  result.busy_ns = done.busy_ns;
+  result.wait_ns = done.wait_ns;
+  result.message = done.message.c_str();
+  finish(*lane, result);
+  return {};
+}
+
+void RemoteShard::finish(Lane& lane, const luna_step_result& result) {
+  void (*done)(void*, const luna_step_result*) = nullptr;
+  void* context = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    lane.is_busy = false;  // the next step may take it as soon as this one knows
+    done = lane.done;
+    context = lane.done_context;
+  }
+  done(context, &result);
+}
+
+void RemoteShard::lose(const Error& why) {
+  std::vector<Lane*> busy;
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+    for (Lane& lane : lanes_)
+      if (lane.is_busy) busy.push_back(&lane);
+  }
+  luna_step_result result{};
+  result.struct_size = sizeof(result);
+  result.status = LUNA_UNAVAILABLE;
+  result.message = why.message().c_str();
+  for (Lane* lane : busy)
+    finish(*lane, result);
+}
+
+}  // namespace luna::cluster

@@ -1,0 +1,82 @@
+// A shard on a device of a worker, as the model loader and the engine see it: a shard like any
+// other, whose backend sends each step as one frame.
+#pragma once
+
+#include "core/cluster/messages.hpp"
+#include "core/model/device_shard.hpp"
+
+#include <luna/abi/backend.h>
+#include <luna/result.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace luna::cluster {
+
+class Member;
+
+/// Owns the host memory of the outputs and the steps in flight. The worker's part ends with it.
+/// Owned by model::Model.
+class RemoteShard final : public model::DeviceShard {
+ public:
+  /// Asks the worker to plan it. [start-up]
+  /// Errors  what the worker answers; unavailable: it is lost
+  static Result<std::unique_ptr<RemoteShard>> plan(std::shared_ptr<Member> member,
+                                                   std::uint32_t device_idx,
+                                                   const model::ShardOrder& order);
+  ~RemoteShard() override;
+
+  [[nodiscard]] const model::ShardMemory& memory() const override { return memory_; }
+  [[nodiscard]] const std::string& address() const override { return address_; }
+  Result<void> pack(const model::LoadProgress& progress) override;
+  Result<void> bind(std::uint32_t n_kv_blocks, const model::LinkTerms& terms) override;
+  [[nodiscard]] const model::Shard& shard() const override { return shard_; }
+  [[nodiscard]] std::span<const model::StepOutputs> outputs() const override { return outputs_; }
+  void abort() override;
+
+  // ---- by the member, on its I/O thread
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  /// Errors  corrupt: a row that the step in flight does not have
+  Result<void> take_output(const Output& output);
+  Result<void> take_done(const Done& done);
+  /// Ends every step in flight, and refuses those to come.
+  void lose(const Error& why);
+
+ private:
+  /// One step in flight.
+  struct Lane {
+    bool is_busy = false;
+    std::uint64_t number = 0;
+    std::uint32_t n_out_rows = 0;
+    void (*done)(void* context, const luna_step_result*) = nullptr;
+    void* done_context = nullptr;
+    Bytes frame;                                     // of the engine's thread; used again
+    std::unique_ptr<float[]> logits;                 // [n_out_rows_max, vocab_size]
+    std::unique_ptr<model::Candidate[]> candidates;  // [n_out_rows_max, n_candidates + 1]
+  };
+
+  RemoteShard(std::shared_ptr<Member> member, std::uint32_t device_idx, model::ShardOrder order);
+  static const luna_backend_if& backend();
+  luna_status submit(const luna_step& step, luna_err* err);
+  void finish(Lane& lane, const luna_step_result& result);
+  [[nodiscard]] bool has_head() const { return order_.rank + 1 == order_.layers.size(); }
+
+  const std::shared_ptr<Member> member_;
+  std::uint64_t id_ = 0;  // given once it can be called
+  const std::uint32_t device_idx_;
+  const model::ShardOrder order_;
+  model::ShardMemory memory_;
+  std::string address_;
+  model::Shard shard_;
+  std::vector<model::StepOutputs> outputs_;  // by lane
+
+  std::mutex mutex_;  // guards what follows; never held while somebody is called
+  std::vector<Lane> lanes_;
+  std::uint64_t next_number_ = 1;
+  std::optional<Error> lost_;
+};
+
+}  // namespace luna::cluster

@@ -1,0 +1,241 @@
+#include "core/cluster/worker_session.hpp"
+
+#include "core/base/log.hpp"
+#include "core/model/model_identity.hpp"
+
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+namespace luna::cluster {
+namespace {
+
+// How often the main thread looks whether it shall end.
+constexpr std::chrono::milliseconds kLook{100};
+// A controller asks for a few shards at a time.
+constexpr std::size_t kJobsMax = 1024;
+
+}  // namespace
+
+WorkerSession::WorkerSession(const WorkerOptions& options,
+                             const WorkerParts& parts,
+                             const Token& token,
+                             std::shared_ptr<Link> link)
+    : options_(options),
+      parts_(parts),
+      link_(std::move(link)),
+      greeting_(token, options.join.name) {
+  for (model::Device* device : parts.devices)
+    stores_.push_back(std::make_unique<model::WeightStore>(*device));
+}
+
+WorkerSession::~WorkerSession() = default;
+
+Result<void> WorkerSession::begin() {
+  LUNA_TRY(const Reply hello, greeting_.begin());
+  link_->send(hello.type, 0, hello.payload);
+  return {};
+}
+
+Result<void> WorkerSession::on_frame(const Frame& frame) {
+  if (!greeting_.terms()) return greet(frame);
+  switch (frame.type) {
+    case FrameType::step:
+    case FrameType::abort:
+      return run_step(frame);
+    case FrameType::refuse:
+      return Error{Code::unavailable, "refused: " + parse_refusal(frame.payload)};
+    case FrameType::welcome:
+    case FrameType::plan:
+    case FrameType::pack:
+    case FrameType::bind:
+    case FrameType::unload: {
+      const std::lock_guard lock(jobs_mutex_);
+      if (jobs_.size() >= kJobsMax) return Error{Code::exhausted, "too much is asked at once"};
+      jobs_.push_back({frame.type, frame.subject, {frame.payload.begin(), frame.payload.end()}});
+      wake_.notify_all();
+      return {};
+    }
+    default:
+      return Error{Code::corrupt,
+                   "a frame '" + std::string(name_of(frame.type)) + "' from a controller"};
+  }
+}
+
+Result<void> WorkerSession::greet(const Frame& frame) {
+  LUNA_TRY(const auto reply, greeting_.take(frame));
+  if (reply) {
+    link_->send(reply->type, 0, reply->payload);
+    return {};
+  }
+  const Terms& terms = *greeting_.terms();
+  link_->trust(terms.heartbeat, terms.timeout);
+  link_->send(FrameType::join, 0, encode_join(options_.join));
+  const std::lock_guard lock(jobs_mutex_);
+  terms_ = terms;
+  return {};
+}
+
+Result<void> WorkerSession::run_step(const Frame& frame) {
+  const std::lock_guard lock(shards_mutex_);
+  const auto found = shards_.find(frame.subject);
+  if (found == shards_.end()) {
+    if (frame.type == FrameType::abort) return {};  // it was never planned to the end
+    return Error{Code::corrupt, "a step of a shard that is not loaded"};
+  }
+  if (frame.type == FrameType::step) return found->second->start(frame.payload);
+  found->second->abort();
+  return {};
+}
+
+void WorkerSession::on_closed(const Error& why) {
+  const std::lock_guard lock(jobs_mutex_);
+  closed_ = why;
+  wake_.notify_all();
+}
+
+bool WorkerSession::has_joined() const {
+  const std::lock_guard lock(jobs_mutex_);
+  return has_joined_;
+}
+
+std::optional<WorkerSession::Job> WorkerSession::next_job(const std::function<bool()>& keep_going) {
+  std::unique_lock lock(jobs_mutex_);
+  while (!closed_) {
+    if (!jobs_.empty()) {
+      Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      return job;
+    }
+    wake_.wait_for(lock, kLook);
+    lock.unlock();
+    const bool goes_on = keep_going();
+    lock.lock();
+    if (!goes_on) {
+      closed_ = Error{Code::cancelled, "told to end"};
+      link_->send(FrameType::leave, 0);
+    }
+  }
+  return std::nullopt;
+}
+
+Error WorkerSession::serve(const std::function<bool()>& keep_going) {
+  while (const auto job = next_job(keep_going))
+    do_job(*job);
+  drop_all();
+  const std::lock_guard lock(jobs_mutex_);
+  return *closed_;
+}
+
+void WorkerSession::do_job(const Job& job) {
+  if (job.type == FrameType::welcome) {
+    const std::lock_guard lock(jobs_mutex_);
+    has_joined_ = true;
+    TransportTerms terms;
+    terms.run = terms_->run;
+    terms.host = options_.data_host.empty() ? link_->own_host() : options_.data_host;
+    terms.token_file = options_.token_file;
+    parts_.transports->set_terms(std::move(terms));
+    parts_.say("joined " + link_->peer() + " as " + options_.join.name);
+    return;
+  }
+  if (job.type == FrameType::unload) {
+    std::unique_ptr<WorkerShard> shard;
+    {
+      const std::lock_guard lock(shards_mutex_);
+      const auto found = shards_.find(job.shard_id);
+      if (found == shards_.end()) return;
+      found->second->abort();
+      shard = std::move(found->second);
+      shards_.erase(found);
+    }
+    logger("cluster")->info("shard unloaded id={}", job.shard_id);
+    return;  // which waits for its steps
+  }
+  Answer answer;
+  if (job.type == FrameType::plan) {
+    answer.result = plan(job, answer);
+  } else if (WorkerShard* shard = find(job.shard_id); shard == nullptr) {
+    answer.result = Error{Code::not_found, "no such shard"};
+  } else if (job.type == FrameType::pack) {
+    answer.result = shard->pack();
+  } else if (const auto bind = parse_bind(job.payload); bind) {
+    answer.result = shard->bind(*bind);
+  } else {
+    answer.result = bind.error();
+  }
+  if (!answer.result)
+    logger("cluster")->warn("shard refused id={} asked={} reason=\"{}\"",
+                            job.shard_id,
+                            name_of(job.type),
+                            answer.result.error().message());
+  link_->send(FrameType::answer, job.shard_id, encode_answer(answer));
+}
+
+Result<void> WorkerSession::plan(const Job& job, Answer& answer) {
+  LUNA_TRY(const Plan plan, parse_plan(job.payload));
+  if (plan.device_idx >= parts_.devices.size())
+    return Error{Code::not_found, "no device " + std::to_string(plan.device_idx)};
+  LUNA_TRY(const std::filesystem::path path, parts_.find_model(plan.order.source));
+  LUNA_TRY(check_identity(path, plan.order.identity));
+  LUNA_TRY(model::ModelFile file, model::ModelFile::open(path));
+  model::LocalShardParts parts;
+  parts.device = parts_.devices[plan.device_idx];
+  parts.file = std::make_shared<const model::ModelFile>(std::move(file));
+  parts.quants = parts_.quants;
+  parts.n_load_threads = options_.n_load_threads;
+  parts.store = stores_[plan.device_idx].get();
+  if (plan.order.layers.size() > 1) {
+    LUNA_TRY(parts.collective, parts_.transports->open(plan.order.transport));
+  }
+  LUNA_TRY(auto local, model::LocalShard::plan(plan.order, std::move(parts)));
+  const model::LayerRange& layers = plan.order.layers[plan.order.rank];
+  logger("cluster")->info("shard planned id={} model={} layers={}..{} transport={}",
+                          job.shard_id,
+                          plan.order.model,
+                          layers.first,
+                          layers.end(),
+                          plan.order.transport);
+  answer.memory = local->memory();
+  answer.address = local->address();
+  auto shard = std::make_unique<WorkerShard>(job.shard_id, std::move(local), plan.order, link_);
+  const std::lock_guard lock(shards_mutex_);
+  if (!shards_.emplace(job.shard_id, std::move(shard)).second)
+    return Error{Code::corrupt, "a shard planned twice"};
+  return {};
+}
+
+Result<void> WorkerSession::check_identity(const std::filesystem::path& path,
+                                           const std::string& wanted) {
+  std::error_code unknown;
+  const auto written = std::filesystem::last_write_time(path, unknown);
+  if (!identity_ || unknown || identity_->path != path || identity_->written != written) {
+    LUNA_TRY(std::string text, model::model_identity(path));
+    identity_ = {path, written, std::move(text)};
+  }
+  if (identity_->text == wanted) return {};
+  return Error{Code::corrupt,
+               path.string() + ": another model than the controller's: its SHA-256 is " +
+                   identity_->text + ", the controller's " + wanted};
+}
+
+// Only the main thread adds and removes.
+WorkerShard* WorkerSession::find(std::uint64_t shard_id) {
+  const std::lock_guard lock(shards_mutex_);
+  const auto found = shards_.find(shard_id);
+  return found == shards_.end() ? nullptr : found->second.get();
+}
+
+void WorkerSession::drop_all() {
+  std::map<std::uint64_t, std::unique_ptr<WorkerShard>> shards;
+  {
+    const std::lock_guard lock(shards_mutex_);
+    shards = std::move(shards_);
+    shards_.clear();
+  }
+  // All at once: each may wait for another one.
+  for (const auto& [id, shard] : shards)
+    shard->abort();
+}
+
+}  // namespace luna::cluster

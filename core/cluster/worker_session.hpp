@@ -1,0 +1,91 @@
+// A worker's connection to its controller, from the greeting to the end, with the shards that were
+// asked for over it.
+#pragma once
+
+#include "core/cluster/greeting.hpp"
+#include "core/cluster/link.hpp"
+#include "core/cluster/worker.hpp"
+#include "core/cluster/worker_shard.hpp"
+
+#include <luna/result.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace luna::cluster {
+
+/// Steps are started on the I/O thread, which does nothing that takes time and so always pings;
+/// planning, loading and unloading happen on the main thread.
+class WorkerSession final : public LinkHandler {
+ public:
+  /// All outlive it.
+  WorkerSession(const WorkerOptions& options,
+                const WorkerParts& parts,
+                const Token& token,
+                std::shared_ptr<Link> link);
+  ~WorkerSession() override;
+
+  /// Says hello. [io], before the link is started
+  Result<void> begin();
+
+  Result<void> on_frame(const Frame& frame) override;
+  void on_closed(const Error& why) override;
+
+  /// Serves until the connection has ended, which is the answer, or `keep_going` turns false. No
+  /// shard is left. [main]
+  Error serve(const std::function<bool()>& keep_going);
+  [[nodiscard]] bool has_joined() const;
+
+ private:
+  /// Something that takes time.
+  struct Job {
+    FrameType type = FrameType::unload;
+    std::uint64_t shard_id = 0;
+    Bytes payload;
+  };
+
+  Result<void> greet(const Frame& frame);
+  Result<void> run_step(const Frame& frame);
+  std::optional<Job> next_job(const std::function<bool()>& keep_going);
+  void do_job(const Job& job);
+  Result<void> plan(const Job& job, Answer& answer);
+  Result<void> check_identity(const std::filesystem::path& path, const std::string& wanted);
+  [[nodiscard]] WorkerShard* find(std::uint64_t shard_id);
+  void drop_all();
+
+  const WorkerOptions& options_;
+  const WorkerParts& parts_;
+  const std::shared_ptr<Link> link_;
+  GreetingDialer greeting_;  // [io]
+
+  /// By device: weights between two shards. [main]
+  std::vector<std::unique_ptr<model::WeightStore>> stores_;
+  /// What was found of a file, so that it is not read at each plan. [main]
+  struct Identity {
+    std::filesystem::path path;
+    std::filesystem::file_time_type written;
+    std::string text;
+  };
+  std::optional<Identity> identity_;
+
+  std::mutex shards_mutex_;  // guards the map, and is held while a step is started
+  std::map<std::uint64_t, std::unique_ptr<WorkerShard>> shards_;
+
+  mutable std::mutex jobs_mutex_;  // guards what follows
+  std::condition_variable wake_;
+  std::deque<Job> jobs_;
+  std::optional<Terms> terms_;  // once accepted, until the main thread has seen them
+  std::optional<Error> closed_;
+  bool has_joined_ = false;
+};
+
+}  // namespace luna::cluster

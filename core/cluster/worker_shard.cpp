@@ -1,0 +1,170 @@
+#include "core/cluster/worker_shard.hpp"
+
+#include "core/base/units.hpp"
+
+#include <luna/plugin.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace luna::cluster {
+
+WorkerShard::WorkerShard(std::uint64_t id,
+                         std::unique_ptr<model::LocalShard> shard,
+                         const model::ShardOrder& order,
+                         std::shared_ptr<Link> link)
+    : id_(id), shard_(std::move(shard)), program_(order.program), link_(std::move(link)) {}
+
+WorkerShard::~WorkerShard() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return n_busy_ == 0; });
+  shard_->device().give_memory_back(memory_bytes_);
+}
+
+Result<void> WorkerShard::bind(const Bind& bind) {
+  const std::uint64_t bytes =
+      shard_->memory().fixed() + bind.n_kv_blocks * shard_->memory().kv_block;
+  model::Device& device = shard_->device();
+  if (bytes > device.memory_bytes_left()) {
+    return Error{Code::exhausted,
+                 "device " + device.name() + ": " + std::to_string(bytes) + " bytes, but " +
+                     std::to_string(device.memory_bytes_left()) + " are left of its budget"};
+  }
+  device.take_memory(bytes);
+  memory_bytes_ = bytes;
+  LUNA_TRY(shard_->bind(bind.n_kv_blocks, bind.terms));
+  n_kv_blocks_ = bind.n_kv_blocks;
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < program_.n_lanes; ++i) {
+    Lane& lane = lanes_.emplace_back();
+    lane.shard = this;
+    lane.idx = i;
+  }
+  return {};
+}
+
+// The backend trusts core's arrays, so what a frame says is held against the shard's limits.
+Result<void> WorkerShard::check(const Step& step) const {
+  const model::StepLimits& limits = program_.limits;
+  const std::size_t n_seqs = step.seq_first_row.size() - 1;
+  const bool fits =
+      step.lane < lanes_.size() && step.token_ids.size() <= limits.n_rows_max &&
+      n_seqs <= limits.n_seqs_max && step.out_rows.size() <= limits.n_out_rows_max &&
+      step.block_table_stride <= div_ceil(limits.n_positions_max, program_.kv_block_tokens);
+  if (!fits) return Error{Code::corrupt, "step: larger than the shard's limits"};
+  const std::uint32_t vocab_size = shard_->config().vocab_size;
+  if (std::ranges::any_of(step.token_ids, [&](std::uint32_t id) { return id >= vocab_size; }))
+    return Error{Code::corrupt, "step: a token beyond the vocabulary"};
+  if (std::ranges::any_of(step.block_tables,
+                          [&](std::uint32_t block) { return block >= n_kv_blocks_; }))
+    return Error{Code::corrupt, "step: a KV block that the shard does not have"};
+  for (const luna_kv_copy& copy : step.kv_copies)
+    if (copy.from_block >= n_kv_blocks_ || copy.to_block >= n_kv_blocks_)
+      return Error{Code::corrupt, "step: a KV block that the shard does not have"};
+  const std::uint64_t n_slots = std::uint64_t{step.block_table_stride} * program_.kv_block_tokens;
+  for (std::size_t seq = 0; seq < n_seqs; ++seq) {
+    const std::uint32_t n_pruned = step.seq_prunes.empty() ? 0 : step.seq_prunes[seq].n_pruned;
+    for (std::uint32_t row = step.seq_first_row[seq]; row < step.seq_first_row[seq + 1]; ++row) {
+      const std::uint32_t position = step.positions[row];
+      if (position >= limits.n_positions_max || position < n_pruned ||
+          position - n_pruned >= n_slots)
+        return Error{Code::corrupt, "step: a position without a place in the KV cache"};
+    }
+  }
+  return {};
+}
+
+Result<void> WorkerShard::start(std::span<const std::byte> payload) {
+  LUNA_TRY(parse_step(payload, parsed_));
+  LUNA_TRY(check(parsed_));
+  Lane& lane = lanes_[parsed_.lane];
+  {
+    const std::lock_guard lock(mutex_);
+    if (lane.is_busy) return Error{Code::corrupt, "step: its lane is busy"};
+    lane.is_busy = true;
+    ++n_busy_;
+  }
+  std::swap(lane.step, parsed_);
+  const model::Shard& shard = shard_->shard();
+  luna_step& step = lane.abi;
+  step = {};
+  step.struct_size = sizeof(step);
+  step.n_rows = static_cast<std::uint32_t>(lane.step.token_ids.size());
+  step.n_seqs = static_cast<std::uint32_t>(lane.step.seq_first_row.size() - 1);
+  step.n_out_rows = static_cast<std::uint32_t>(lane.step.out_rows.size());
+  step.token_ids = lane.step.token_ids.data();
+  step.positions = lane.step.positions.data();
+  step.seq_first_row = lane.step.seq_first_row.data();
+  step.block_tables = lane.step.block_tables.data();
+  step.block_table_stride = lane.step.block_table_stride;
+  step.n_kv_copies = static_cast<std::uint32_t>(lane.step.kv_copies.size());
+  step.kv_copies = lane.step.kv_copies.data();
+  step.out_rows = lane.step.out_rows.data();
+  step.out_flags = lane.step.out_flags.data();
+  step.seq_prunes = lane.step.seq_prunes.empty() ? nullptr : lane.step.seq_prunes.data();
+  step.binds = shard.binds[lane.idx].data();
+  step.n_binds = static_cast<std::uint32_t>(shard.binds[lane.idx].size());
+  step.done = &WorkerShard::on_done;
+  step.done_context = &lane;
+  luna_err err = make_err();
+  const luna_status status = shard.backend->submit(shard.executable, &step, &err);
+  if (status >= 0) return {};
+  luna_step_result refused{};
+  refused.struct_size = sizeof(refused);
+  refused.status = status;
+  const std::string message(text_of(err));
+  refused.message = message.c_str();
+  finish(lane, refused);
+  return {};
+}
+
+void WorkerShard::on_done(void* context, const luna_step_result* result) {
+  Lane& lane = *static_cast<Lane*>(context);
+  lane.shard->finish(lane, *result);
+}
+
+void WorkerShard::send_outputs(const Lane& lane) {
+  const model::StepOutputs& outputs = shard_->outputs()[lane.idx];
+  const std::size_t n_logits = shard_->config().vocab_size;
+  const std::size_t n_candidates = program_.n_candidates + 1;
+  OutputHead head;
+  head.lane = lane.idx;
+  head.number = lane.step.number;
+  const auto send = [&](std::uint32_t kind, const void* row, std::size_t n_bytes) {
+    head.kind = kind;
+    link_->send(FrameType::output,
+                id_,
+                std::as_bytes(std::span(&head, 1)),
+                {static_cast<const std::byte*>(row), n_bytes});
+  };
+  for (std::uint32_t row = 0; row < lane.step.out_rows.size(); ++row) {
+    head.row = row;
+    const std::uint32_t flags = lane.step.out_flags[row];
+    if ((flags & LUNA_OUT_LOGITS) != 0 && outputs.logits != nullptr)
+      send(LUNA_OUT_LOGITS, outputs.logits + row * n_logits, n_logits * sizeof(float));
+    if ((flags & LUNA_OUT_CANDIDATES) != 0 && outputs.candidates != nullptr)
+      send(LUNA_OUT_CANDIDATES,
+           outputs.candidates + row * n_candidates,
+           n_candidates * sizeof(model::Candidate));
+  }
+}
+
+void WorkerShard::finish(Lane& lane, const luna_step_result& result) {
+  if (result.status >= 0) send_outputs(lane);
+  Done done;
+  done.lane = lane.idx;
+  done.number = lane.step.number;
+  done.status = result.status;
+  done.busy_ns = result.busy_ns;
+  done.wait_ns = result.wait_ns;
+  if (result.status < 0 && result.message != nullptr) done.message = result.message;
+  const Bytes frame = encode_done(done);
+  const std::lock_guard lock(mutex_);
+  // Before the controller can use the lane again.
+  lane.is_busy = false;
+  --n_busy_;
+  link_->send(FrameType::done, id_, frame);
+  idle_.notify_all();
+}
+
+}  // namespace luna::cluster

@@ -1,0 +1,77 @@
+// A shard in a worker's process: runs the steps that come in frames and sends back what they gave.
+#pragma once
+
+#include "core/cluster/link.hpp"
+#include "core/cluster/messages.hpp"
+#include "core/model/local_shard.hpp"
+
+#include <luna/abi/backend.h>
+#include <luna/result.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace luna::cluster {
+
+/// Owns the shard and the arrays of its steps in flight. Owned by WorkerSession; its steps have
+/// ended when it is destroyed, for which whoever does so aborts it first where peers are gone.
+class WorkerShard {
+ public:
+  /// id  names it in frames
+  WorkerShard(std::uint64_t id,
+              std::unique_ptr<model::LocalShard> shard,
+              const model::ShardOrder& order,
+              std::shared_ptr<Link> link);
+  WorkerShard(const WorkerShard&) = delete;
+  WorkerShard& operator=(const WorkerShard&) = delete;
+  ~WorkerShard();
+
+  [[nodiscard]] const model::LocalShard& local() const { return *shard_; }
+  /// [main]
+  Result<void> pack() { return shard_->pack({}); }
+  /// Takes the memory from the device's budget. [main]
+  Result<void> bind(const Bind& bind);
+
+  /// Runs a step. Whatever becomes of it, `done` is sent; an error is the controller's fault.
+  /// [io]
+  /// Errors  corrupt: a step that the shard cannot run
+  Result<void> start(std::span<const std::byte> payload);
+  /// Ends every wait for other ranks. [any]
+  void abort() { shard_->abort(); }
+
+ private:
+  /// One step in flight; its arrays are used again.
+  struct Lane {
+    WorkerShard* shard = nullptr;
+    std::uint32_t idx = 0;
+    bool is_busy = false;  // under mutex_
+    Step step;
+    luna_step abi{};
+  };
+
+  [[nodiscard]] Result<void> check(const Step& step) const;
+  static void on_done(void* context, const luna_step_result* result);
+  void send_outputs(const Lane& lane);
+  void finish(Lane& lane, const luna_step_result& result);
+
+  const std::uint64_t id_;
+  const std::unique_ptr<model::LocalShard> shard_;
+  const model::ProgramOptions program_;
+  const std::shared_ptr<Link> link_;
+  std::uint32_t n_kv_blocks_ = 0;
+  std::uint64_t memory_bytes_ = 0;  // of the device's budget
+
+  std::mutex mutex_;  // guards which lanes are busy
+  std::condition_variable idle_;
+  std::deque<Lane> lanes_;  // once it is bound
+  std::uint32_t n_busy_ = 0;
+  Step parsed_;  // [io]
+};
+
+}  // namespace luna::cluster

@@ -1,0 +1,20 @@
+// What a controller counts of its workers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace luna::telemetry {
+
+/// Written by the cluster's I/O thread, read by whoever scrapes. [any]
+struct ClusterStats {
+  using Counter = std::atomic<std::uint64_t>;
+
+  Counter n_workers{0};  ///< joined now
+  Counter n_devices{0};  ///< of these
+  Counter n_joined{0};   ///< workers, ever
+  Counter n_lost{0};     ///< workers, ever
+  Counter n_refused{0};  ///< connections, ever
+};
+
+}  // namespace luna::telemetry

@@ -1,0 +1,419 @@
+// A controller and workers with real plugins: who may join, and what a model on their devices
+// gives.
+#include "core/cluster/controller.hpp"
+#include "core/cluster/process_identity.hpp"
+#include "core/cluster/worker.hpp"
+#include "core/model/model_loader.hpp"
+#include "core/plugin/host_services.hpp"
+#include "unit/model/gguf_writer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <fstream>
+#include <functional>
+#include <latch>
+#include <mutex>
+#include <random>
+#include <thread>
+
+namespace luna::cluster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kPatience{20};  // of a test that would otherwise never end
+
+/// Values that depend on the tensor's name alone.
+std::vector<float> values_by_name(const std::string& name, std::size_t n) {
+  std::mt19937 random(static_cast<std::uint32_t>(std::hash<std::string>{}(name)));
+  const bool is_norm = name.find("norm") != std::string::npos;
+  std::vector<float> values(n);
+  for (float& value : values) {
+    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
+  }
+  return values;
+}
+
+/// Plugins, devices and formats of one process; several live in this one.
+struct ProcessParts {
+  explicit ProcessParts(const std::string& backend) {
+    plugin::Catalog::Options search;
+    search.folders = {LUNA_PLUGIN_DIR};
+    search.services = &services;
+    catalog = plugin::Catalog::scan(std::move(search));
+    quants.push_back(*catalog->create<luna_quant_if>("gguf", {}));
+    backends.push_back(*catalog->create<luna_backend_if>(backend, {}));
+    transports.emplace(*catalog, transport_settings);
+  }
+  model::Device* add_device(const std::string& name) {
+    auto device = model::Device::open(backends.front(),
+                                      {.name = name, .memory_bytes = 16 << 20, .n_threads = 1});
+    EXPECT_TRUE(device) << device.error().message();
+    devices.push_back(std::move(*device));
+    return devices.back().get();
+  }
+
+  RealClock clock;
+  plugin::HostServices services{{&clock, 0, {}}};
+  std::unique_ptr<plugin::Catalog> catalog;
+  std::vector<plugin::Instance<luna_quant_if>> quants;
+  std::vector<plugin::Instance<luna_backend_if>> backends;
+  config::TransportSettings transport_settings;
+  std::optional<DataTransports> transports;
+  std::vector<std::unique_ptr<model::Device>> devices;
+};
+
+/// A worker on a thread of its own, as if in another process.
+class TestWorker {
+ public:
+  struct Options {
+    std::string name = "w0";
+    std::uint16_t port = 0;
+    std::optional<std::filesystem::path> token_file;
+    std::filesystem::path model;
+    std::string backend = "cpu";
+    std::string host;  // as if on another host; empty: on this one
+    std::string version = "1";
+  };
+  explicit TestWorker(const Options& options) : parts_(options.backend) {
+    model::Device* device = parts_.add_device(options.name + "/0");
+    WorkerOptions worker;
+    worker.host = "127.0.0.1";
+    worker.port = options.port;
+    worker.token_file = options.token_file;
+    worker.join.name = options.name;
+    worker.join.version = options.version;
+    worker.join.host = options.host.empty() ? host_identity() : options.host;
+    worker.join.process_id = std::hash<std::string>{}(options.name);
+    worker.join.plugins = plugin_identities(*parts_.catalog);
+    parts_.transports->set_terms({"", "", options.token_file});
+    worker.join.transports = parts_.transports->offers();
+    DeviceOffer& offer = worker.join.devices.emplace_back();
+    offer.name = device->name();
+    offer.backend = device->backend_name();
+    offer.info = device->info();
+    offer.memory_bytes = device->memory_bytes();
+    auto fingerprints = take_fingerprints(*device);
+    EXPECT_TRUE(fingerprints) << fingerprints.error().message();
+    offer.fingerprints = *fingerprints;
+    WorkerParts parts;
+    parts.devices = {device};
+    parts.quants = parts_.quants;
+    parts.transports = &*parts_.transports;
+    parts.find_model = [path = options.model](const std::string&) {
+      return Result<std::filesystem::path>(path);
+    };
+    parts.say = [](const std::string&) {};
+    auto made = Worker::create(std::move(worker), std::move(parts));
+    EXPECT_TRUE(made) << made.error().message();
+    worker_ = std::move(*made);
+    thread_ = std::thread([this] { worker_->run([this] { return !stopped_.load(); }); });
+  }
+  ~TestWorker() { stop(); }
+  void stop() {
+    stopped_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  ProcessParts parts_;
+  std::unique_ptr<Worker> worker_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+class Cluster : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = std::filesystem::path(::testing::TempDir()) / ("cluster-" + name);
+    std::filesystem::create_directories(folder_);
+    path_ = folder_ / "tiny.gguf";
+    write_model(path_, 4);
+    token_ = folder_ / "token";
+    std::ofstream(token_) << "a secret of more than sixteen bytes";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static void write_model(const std::filesystem::path& path, std::uint32_t n_layers) {
+    const auto bytes =
+        test::tiny_llama({.n_layers = n_layers, .hidden_size = 64, .vocab_size = 100},
+                         values_by_name)
+            .write();
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+
+  void open_controller() {
+    ControllerOptions options;
+    options.host = "127.0.0.1";
+    options.token_file = token_;
+    options.heartbeat = std::chrono::milliseconds(50);
+    options.timeout = std::chrono::milliseconds(5000);
+    options.version = "1";
+    options.plugins = plugin_identities(*gateway_.catalog);
+    auto opened = Controller::open(std::move(options));
+    ASSERT_TRUE(opened) << opened.error().message();
+    controller_ = std::move(*opened);
+    controller_->on_change([this] { changed_.notify_all(); });
+  }
+  TestWorker::Options worker(const std::string& name) const {
+    TestWorker::Options options;
+    options.name = name;
+    options.port = controller_->port();
+    options.token_file = token_;
+    options.model = path_;
+    return options;
+  }
+  /// Waits until something about the cluster is so.
+  bool comes(const std::function<bool()>& is_so) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    std::unique_lock lock(mutex_);
+    while (!is_so() && std::chrono::steady_clock::now() < end)
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    return is_so();
+  }
+  bool has_devices(std::size_t n) {
+    return comes([this, n] { return controller_->devices().size() == n; });
+  }
+  [[nodiscard]] model::ModelOptions model_options() const {
+    model::ModelOptions options;
+    options.name = "main";
+    options.path = path_;
+    options.source = "./tiny.gguf";
+    options.numerics = LUNA_NUMERICS_I12;
+    options.limits = {.n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 0};
+    options.kv_blocks_max = 8;
+    return options;
+  }
+  Result<std::unique_ptr<model::Model>> load(
+      const std::vector<std::shared_ptr<model::Device>>& devices) {
+    LUNA_TRY(const std::string transport,
+             choose_transport("auto", controller_->endpoints_of(devices)));
+    model::Collective collective;
+    collective.transport = transport;
+    std::vector<model::Device*> raw;
+    for (const auto& device : devices)
+      raw.push_back(device.get());
+    return model::Model::load(model_options(), {gateway_.quants, raw, collective});
+  }
+  /// Of one device of this process.
+  std::vector<float> expected_logits(const std::vector<std::uint32_t>& prompt);
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+  std::filesystem::path token_;
+  ProcessParts gateway_{"cpu"};
+  std::unique_ptr<Controller> controller_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+struct Ran {
+  std::vector<float> logits;  // of the last row; empty where a device failed
+  std::vector<std::string> failures;
+};
+
+/// Runs a prompt in one step of one sequence.
+Ran run_prompt(const model::CompiledModel& compiled,
+               const std::vector<std::uint32_t>& ids,
+               std::size_t lane = 0) {
+  const auto n = static_cast<std::uint32_t>(ids.size());
+  std::vector<std::uint32_t> positions(n);
+  for (std::uint32_t i = 0; i < n; ++i)
+    positions[i] = i;
+  const std::vector<std::uint32_t> seq_first_row = {0, n};
+  const std::vector<std::uint32_t> blocks = {3, 1};
+  const std::uint32_t out_row = n - 1;
+  const std::uint32_t out_flags = LUNA_OUT_LOGITS | LUNA_OUT_CANDIDATES;
+  struct Ending {
+    std::mutex mutex;
+    std::vector<std::string> failures;
+    std::latch left;
+  } ending{{}, {}, std::latch(static_cast<std::ptrdiff_t>(compiled.shards.size()))};
+  std::vector<luna_step> steps(compiled.shards.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    luna_step& step = steps[i];
+    step.struct_size = sizeof(step);
+    step.n_rows = n;
+    step.n_seqs = 1;
+    step.n_out_rows = 1;
+    step.token_ids = ids.data();
+    step.positions = positions.data();
+    step.seq_first_row = seq_first_row.data();
+    step.block_tables = blocks.data();
+    step.block_table_stride = 2;
+    step.out_rows = &out_row;
+    step.out_flags = &out_flags;
+    step.binds = compiled.shards[i].binds[lane].data();
+    step.n_binds = static_cast<std::uint32_t>(compiled.shards[i].binds[lane].size());
+    step.done_context = &ending;
+    step.done = [](void* context, const luna_step_result* result) {
+      auto& end = *static_cast<Ending*>(context);
+      if (result->status < 0) {
+        const std::lock_guard lock(end.mutex);
+        end.failures.emplace_back(result->message);
+      }
+      end.left.count_down();
+    };
+    luna_err err = make_err();
+    const luna_status status =
+        compiled.shards[i].backend->submit(compiled.shards[i].executable, &step, &err);
+    if (status >= 0) continue;
+    const std::lock_guard lock(ending.mutex);
+    ending.failures.emplace_back(text_of(err));
+    ending.left.count_down();
+  }
+  ending.left.wait();
+  Ran ran;
+  ran.failures = ending.failures;
+  const float* logits = compiled.outputs[lane].logits;
+  if (ran.failures.empty()) ran.logits.assign(logits, logits + compiled.config.vocab_size);
+  return ran;
+}
+
+std::vector<float> Cluster::expected_logits(const std::vector<std::uint32_t>& prompt) {
+  model::Device* device = gateway_.add_device("local");
+  const auto model =
+      model::Model::load(model_options(), {gateway_.quants, std::span(&device, 1), std::nullopt});
+  EXPECT_TRUE(model) << model.error().message();
+  if (!model) return {};
+  return run_prompt((*model)->compiled(), prompt).logits;
+}
+
+const std::vector<std::uint32_t> kPrompt = {1, 2, 3, 50, 99};
+
+TEST_F(Cluster, AModelOnWorkersGivesTheBitsOfOneProcess) {
+  const auto expected = expected_logits(kPrompt);
+  open_controller();
+  TestWorker first(worker("w0"));
+  TestWorker second(worker("w1"));
+  ASSERT_TRUE(has_devices(2));
+  const auto model = load(controller_->devices());
+  ASSERT_TRUE(model) << model.error().message();
+  const model::CompiledModel& compiled = (*model)->compiled();
+  ASSERT_EQ(compiled.shards.size(), 2U);
+  EXPECT_EQ(compiled.shards[0].device_name, "w0/0");
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    const Ran ran = run_prompt(compiled, kPrompt, lane);
+    EXPECT_THAT(ran.failures, ::testing::IsEmpty());
+    EXPECT_EQ(ran.logits, expected);
+    const auto best = std::ranges::max_element(expected) - expected.begin();
+    EXPECT_EQ(compiled.outputs[lane].candidates[0].token_id, static_cast<std::uint32_t>(best));
+  }
+}
+
+TEST_F(Cluster, DevicesOnSeveralHostsMeetOverTcp) {
+  const auto expected = expected_logits(kPrompt);
+  open_controller();
+  TestWorker::Options far = worker("w1");
+  far.host = "another host";
+  TestWorker first(worker("w0"));
+  TestWorker second(far);
+  ASSERT_TRUE(has_devices(2));
+  EXPECT_EQ(*choose_transport("auto", controller_->endpoints_of(controller_->devices())), "tcp");
+  const auto model = load(controller_->devices());
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_EQ(run_prompt((*model)->compiled(), kPrompt).logits, expected);
+}
+
+TEST_F(Cluster, AWorkerThatEndsFailsItsStepsAndGivesItsMemoryBack) {
+  open_controller();
+  auto first = std::make_unique<TestWorker>(worker("w0"));
+  TestWorker second(worker("w1"));
+  ASSERT_TRUE(has_devices(2));
+  const auto devices = controller_->devices();
+  auto model = load(devices);
+  ASSERT_TRUE(model) << model.error().message();
+  first->stop();
+  ASSERT_TRUE(has_devices(1));
+  // Its own step fails at once; the other device's wait for it is ended.
+  (*model)->abort_steps();
+  const Ran ran = run_prompt((*model)->compiled(), kPrompt);
+  ASSERT_THAT(ran.failures, ::testing::Not(::testing::IsEmpty()));
+  EXPECT_THAT(ran.failures, ::testing::Contains(HasSubstr("worker w0")));
+  model->reset();
+  EXPECT_EQ(devices[0]->memory_bytes_left(), devices[0]->memory_bytes());
+  // What is left serves alone.
+  const auto alone = load(controller_->devices());
+  ASSERT_TRUE(alone) << alone.error().message();
+  EXPECT_EQ(run_prompt((*alone)->compiled(), kPrompt).logits, expected_logits(kPrompt));
+}
+
+TEST_F(Cluster, AWorkerJoinsWhateverIsStartedFirstAndComesBack) {
+  open_controller();
+  const std::uint16_t port = controller_->port();
+  const TestWorker::Options options = worker("w0");
+  controller_.reset();
+  TestWorker early(options);  // nobody listens yet
+  ControllerOptions again;
+  again.host = "127.0.0.1";
+  again.port = port;
+  again.token_file = token_;
+  again.heartbeat = std::chrono::milliseconds(50);
+  again.timeout = std::chrono::milliseconds(5000);
+  again.version = "1";
+  for (int life = 0; life < 2; ++life) {
+    auto opened = Controller::open(again);
+    ASSERT_TRUE(opened) << opened.error().message();
+    controller_ = std::move(*opened);
+    EXPECT_TRUE(has_devices(1));
+    controller_.reset();
+  }
+}
+
+TEST_F(Cluster, WhoDoesNotFitIsRefusedWithTheReason) {
+  open_controller();
+  TestWorker right(worker("w0"));
+  ASSERT_TRUE(has_devices(1));
+  const auto is_refused = [&](const TestWorker::Options& options, const std::string& reason) {
+    const std::uint64_t before = controller_->stats().n_refused;
+    TestWorker wrong(options);
+    EXPECT_TRUE(comes([&] { return controller_->stats().n_refused > before; }));
+    EXPECT_THAT(controller_->status().last_refusal, HasSubstr(reason));
+    EXPECT_EQ(controller_->devices().size(), 1U);
+  };
+  TestWorker::Options options = worker("w0");
+  is_refused(options, "another worker has the name w0");
+  options = worker("w1");
+  options.version = "2";
+  is_refused(options, "it is luna 2, the controller 1");
+  options = worker("w1");
+  options.backend = "reference";
+  is_refused(options, "compute");
+  options = worker("w1");
+  options.token_file = folder_ / "other";
+  std::ofstream(*options.token_file) << "another secret of many bytes";
+  is_refused(options, "the token is another one");
+}
+
+TEST_F(Cluster, AnotherModelIsRefusedBeforeAWeightIsLoaded) {
+  open_controller();
+  TestWorker::Options options = worker("w0");
+  options.model = folder_ / "other.gguf";
+  write_model(options.model, 3);
+  TestWorker first(options);
+  ASSERT_TRUE(has_devices(1));
+  const auto model = load(controller_->devices());
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code(), Code::corrupt);
+  EXPECT_THAT(
+      model.error().message(),
+      ::testing::AllOf(HasSubstr("worker w0"), HasSubstr("another model than the controller's")));
+}
+
+TEST_F(Cluster, BeyondLoopbackATokenIsNeeded) {
+  ControllerOptions options;
+  options.host = "0.0.0.0";
+  const auto open = Controller::open(options);
+  ASSERT_FALSE(open);
+  EXPECT_THAT(open.error().message(), HasSubstr("without cluster.token_file only a loopback"));
+}
+
+}  // namespace
+}  // namespace luna::cluster

@@ -1,0 +1,193 @@
+// Every message is read back as it was written; cut or changed it is refused or harmless.
+#include "core/cluster/messages.hpp"
+
+#include "support/test_seed.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+namespace luna::cluster {
+namespace {
+
+Join some_join() {
+  Join join;
+  join.name = "w0";
+  join.version = "0.1.0";
+  join.host = "boot/0/pid/mnt";
+  join.process_id = 4711;
+  join.plugins = {{"org.luna.backend.cpu", "0.1.0", 3}};
+  join.transports = {{"tcp", LUNA_REACH_NETWORK}};
+  join.roles = {"generate", "postprocess"};
+  DeviceOffer& device = join.devices.emplace_back();
+  device.name = "w0/0";
+  device.backend = "cpu";
+  std::strcpy(device.info.detail, "avx512-vnni, 2 threads");
+  device.info.numerics = 14;
+  device.memory_bytes = 1 << 30;
+  device.n_threads = 2;
+  device.fingerprints = {{LUNA_NUMERICS_I12, LUNA_DTYPE_BF16, 0x1234}};
+  return join;
+}
+
+Plan some_plan() {
+  Plan plan;
+  plan.device_idx = 1;
+  plan.order.model = "main";
+  plan.order.source = "./model.gguf";
+  plan.order.identity = std::string(64, 'a');
+  plan.order.transport = "shm";
+  plan.order.program.n_lanes = 2;
+  plan.order.program.limits = {512, 64, 96, 8192};
+  plan.order.vocab_size = 49152;
+  plan.order.layers = {{0, 14}, {14, 16}};
+  plan.order.rank = 1;
+  return plan;
+}
+
+/// A step of two sequences, three rows and one, of which two have logits.
+struct SomeStep {
+  std::vector<std::uint32_t> token_ids = {5, 6, 7, 8};
+  std::vector<std::uint32_t> positions = {30, 31, 32, 2};
+  std::vector<std::uint32_t> seq_first_row = {0, 3, 4};
+  std::vector<std::uint32_t> block_tables = {9, 4, 0, 0, 7, 0, 0, 0};
+  std::vector<luna_kv_copy> kv_copies = {{1, 2}};
+  std::vector<std::uint32_t> out_rows = {2, 3};
+  std::vector<std::uint32_t> out_flags = {LUNA_OUT_CANDIDATES, LUNA_OUT_LOGITS};
+  luna_step abi{};
+
+  SomeStep() {
+    abi.struct_size = sizeof(abi);
+    abi.n_rows = 4;
+    abi.n_seqs = 2;
+    abi.n_out_rows = 2;
+    abi.token_ids = token_ids.data();
+    abi.positions = positions.data();
+    abi.seq_first_row = seq_first_row.data();
+    abi.block_tables = block_tables.data();
+    abi.block_table_stride = 4;
+    abi.n_kv_copies = 1;
+    abi.kv_copies = kv_copies.data();
+    abi.out_rows = out_rows.data();
+    abi.out_flags = out_flags.data();
+  }
+};
+
+TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
+  const Join join = some_join();
+  const auto joined = parse_join(encode_join(join));
+  ASSERT_TRUE(joined) << joined.error().message();
+  EXPECT_EQ(encode_join(*joined), encode_join(join));
+  EXPECT_EQ(joined->devices[0].fingerprints, join.devices[0].fingerprints);
+  EXPECT_STREQ(joined->devices[0].info.detail, "avx512-vnni, 2 threads");
+
+  const Plan plan = some_plan();
+  const auto planned = parse_plan(encode_plan(plan));
+  ASSERT_TRUE(planned) << planned.error().message();
+  EXPECT_EQ(encode_plan(*planned), encode_plan(plan));
+  EXPECT_EQ(planned->order.layers, plan.order.layers);
+
+  Bind bind;
+  bind.n_kv_blocks = 77;
+  bind.terms = {"group", 1, 2, 4096, 2, {"here", "there"}};
+  const auto bound = parse_bind(encode_bind(bind));
+  ASSERT_TRUE(bound) << bound.error().message();
+  EXPECT_EQ(encode_bind(*bound), encode_bind(bind));
+
+  Answer answer;
+  answer.result = Error{Code::exhausted, "too large"};
+  answer.memory.weights = 12345;
+  answer.address = std::string("\0x", 2);
+  const auto answered = parse_answer(encode_answer(answer));
+  ASSERT_TRUE(answered) << answered.error().message();
+  EXPECT_EQ(answered->result.error(), answer.result.error());
+  EXPECT_EQ(answered->memory.weights, 12345U);
+  EXPECT_EQ(answered->address, answer.address);
+
+  const Done done{1, 99, LUNA_CANCELLED, 5, 6, "ended"};
+  const auto ended = parse_done(encode_done(done));
+  ASSERT_TRUE(ended) << ended.error().message();
+  EXPECT_EQ(encode_done(*ended), encode_done(done));
+}
+
+TEST(ClusterMessages, AStepTakesOnlyTheBlocksThatItsSequencesHave) {
+  const SomeStep some;
+  Bytes bytes;
+  encode_step(some.abi, 1, 42, 32, bytes);
+  Step step;
+  const auto parsed = parse_step(bytes, step);
+  ASSERT_TRUE(parsed) << parsed.error().message();
+  EXPECT_EQ(step.lane, 1U);
+  EXPECT_EQ(step.number, 42U);
+  EXPECT_EQ(step.token_ids, some.token_ids);
+  EXPECT_EQ(step.positions, some.positions);
+  EXPECT_EQ(step.seq_first_row, some.seq_first_row);
+  EXPECT_EQ(step.block_table_stride, 2U);  // position 32 lies in the second block
+  EXPECT_EQ(step.block_tables, (std::vector<std::uint32_t>{9, 4, 7, 0}));
+  EXPECT_EQ(step.out_flags, some.out_flags);
+  EXPECT_TRUE(step.seq_prunes.empty());
+}
+
+TEST(ClusterMessages, APrunedSequenceTakesFewerBlocksAndKeepsItsCounts) {
+  SomeStep some;
+  const std::vector<luna_seq_prune> prunes = {{10, 1, 0, 0}, {0, 0, 2, 0}};
+  some.abi.seq_prunes = prunes.data();
+  Bytes bytes;
+  encode_step(some.abi, 0, 1, 32, bytes);
+  Step step;
+  ASSERT_TRUE(parse_step(bytes, step));
+  EXPECT_EQ(step.block_table_stride, 1U);
+  ASSERT_EQ(step.seq_prunes.size(), 2U);
+  EXPECT_EQ(step.seq_prunes[0].n_pruned, 10U);
+  EXPECT_EQ(step.seq_prunes[1].n_keep, 2U);
+}
+
+TEST(ClusterMessages, TheLongestStepFitsItsBound) {
+  model::ProgramOptions program;
+  program.limits = {4, 2, 2, 128};
+  const SomeStep some;
+  Bytes bytes;
+  encode_step(some.abi, 0, 1, 1, bytes);  // the whole tables
+  EXPECT_LE(bytes.size(), step_bytes_max(program, 1000));
+}
+
+TEST(ClusterMessages, EveryTruncationIsRefused) {
+  Bytes step;
+  encode_step(SomeStep().abi, 1, 42, 32, step);
+  Step into;
+  const auto check = [](const Bytes& whole, auto parse) {
+    for (std::size_t n = 0; n < whole.size(); ++n)
+      EXPECT_FALSE(parse(std::span(whole).first(n))) << n;
+    Bytes longer = whole;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(parse(std::span<const std::byte>(longer)));
+  };
+  check(encode_join(some_join()), [](auto bytes) { return parse_join(bytes).has_value(); });
+  check(encode_plan(some_plan()), [](auto bytes) { return parse_plan(bytes).has_value(); });
+  check(encode_answer({}), [](auto bytes) { return parse_answer(bytes).has_value(); });
+  check(encode_done({}), [](auto bytes) { return parse_done(bytes).has_value(); });
+  check(step, [&](auto bytes) { return parse_step(bytes, into).has_value(); });
+}
+
+TEST(ClusterMessages, RandomChangesNeverLeaveTheArrays) {
+  std::mt19937_64 rng(test::test_seed());
+  Bytes whole;
+  encode_step(SomeStep().abi, 1, 42, 32, whole);
+  for (int i = 0; i < 20'000; ++i) {
+    Bytes bytes = whole;
+    for (std::uint64_t n = 1 + rng() % 4; n > 0; --n)
+      bytes[rng() % bytes.size()] = static_cast<std::byte>(rng());
+    Step step;
+    if (!parse_step(bytes, step)) continue;
+    EXPECT_EQ(step.positions.size(), step.token_ids.size());
+    EXPECT_EQ(step.seq_first_row.back(), step.token_ids.size());
+    EXPECT_EQ(step.block_tables.size(), (step.seq_first_row.size() - 1) * step.block_table_stride);
+    for (const std::uint32_t row : step.out_rows)
+      EXPECT_LT(row, step.token_ids.size());
+  }
+}
+
+}  // namespace
+}  // namespace luna::cluster
