@@ -116,9 +116,9 @@ class FakeDevice {
   bool refuse_next_submit = false;
   bool fail_next_step = false;
   bool stall_next_step = false;  ///< as a device that waits for a peer, until release()
-  bool fail_next_export = false;
-  std::function<void()> on_export;  ///< before blocks are copied out
-  float poison = 0.0F;              ///< added to a row's first logit: a NaN for a broken model
+  std::atomic<bool> fail_next_export = false;  ///< copies may have a thread of their own
+  std::function<void()> on_export;             ///< before blocks are copied out
+  float poison = 0.0F;  ///< added to a row's first logit: a NaN for a broken model
   std::uint64_t n_rows = 0;
   std::uint32_t n_rows_last = 0;
   std::uint32_t first_position_last = 0;  ///< of the last step
@@ -141,7 +141,7 @@ class FakeDevice {
 
   luna_status copy_out(const luna_kv_part& part, void* bytes, luna_err* err) {
     if (on_export) on_export();
-    if (std::exchange(fail_next_export, false)) return report(err, LUNA_IO, "failed by the test");
+    if (fail_next_export.exchange(false)) return report(err, LUNA_IO, "failed by the test");
     auto* at = static_cast<unsigned char*>(bytes);
     for (std::uint32_t i = 0; i < part.n_blocks; ++i, at += kv_block_bytes())
       std::memcpy(
