@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace luna::engine {
@@ -29,6 +30,36 @@ TEST(KvPool, EmptyPoolAnswersNothing) {
   KvPool pool(1);
   EXPECT_TRUE(pool.allocate());
   EXPECT_FALSE(pool.allocate());
+}
+
+TEST(KvPool, CountsWhatEachHolderUsesAlone) {
+  const std::uint32_t seed = test::test_seed();
+  std::mt19937 random(seed);
+  constexpr std::uint32_t kHolders = 5;
+  KvPool pool(12, kHolders);
+  std::vector<std::vector<std::uint32_t>> held(kHolders);
+  for (int turn = 0; turn < 5000; ++turn) {
+    const auto holder = static_cast<std::uint32_t>(random() % kHolders);
+    auto& own = held[holder];
+    const auto& others = held[random() % kHolders];
+    if (random() % 3 == 0) {
+      if (const auto block = pool.allocate(holder)) own.push_back(*block);
+    } else if (random() % 2 == 0 && !others.empty()) {
+      const std::uint32_t block = others[random() % others.size()];
+      if (std::ranges::count(own, block) == 0) {
+        pool.share(block, holder);
+        own.push_back(block);
+      }
+    } else if (!own.empty()) {
+      pool.release(own.back(), holder);
+      own.pop_back();
+    }
+    for (std::uint32_t h = 0; h < kHolders; ++h) {
+      const auto n = std::ranges::count_if(
+          held[h], [&pool](std::uint32_t block) { return pool.n_references(block) == 1; });
+      ASSERT_EQ(pool.n_exclusive(h), static_cast<std::uint32_t>(n)) << seed << " turn " << turn;
+    }
+  }
 }
 
 TEST(KvAudit, NoticesALostAndADoubledReference) {
