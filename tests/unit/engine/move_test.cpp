@@ -61,7 +61,8 @@ void expect_answers_of_one_device(std::vector<FakeModelOptions> groups,
     SCOPED_TRACE(i);
     expect_same(asked[i], expected.asked[i]);
   }
-  EXPECT_GT(rig.stats.n_moves.load(), 20U);
+  // How many there are depends on how fast a thread copies.
+  EXPECT_GT(rig.stats.n_moves.load(), options.copies_at_once ? 20U : 0U);
   EXPECT_EQ(rig.stats.n_plans_rejected.load(), 0U);
   rig.expect_empty();
 }
