@@ -161,6 +161,9 @@ class ScheduleCompiler {
       case LUNA_OP_ALL_REDUCE:
         append(op, Action::all_reduce, Split::leader);
         return {};
+      case LUNA_OP_ALL_GATHER:
+        append(op, Action::all_gather, Split::leader).gather = column_gather(op, 0);
+        return {};
       case LUNA_OP_BARRIER:
         append(op, Action::barrier, Split::leader);
         return {};

@@ -76,7 +76,8 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
     list.push_back({Thing::parts, 0, 0, 0, op.action == Action::attend, Split::leader});
   if (op.action == Action::score_chunks || op.action == Action::merge_chunks)
     list.push_back({Thing::states, 0, 0, 0, op.action == Action::score_chunks, Split::leader});
-  if (op.action == Action::send || op.action == Action::recv || op.action == Action::all_reduce)
+  if (op.action == Action::send || op.action == Action::recv || op.action == Action::all_reduce ||
+      op.action == Action::all_gather)
     list.push_back({Thing::message, 0, 0, 0, true, Split::leader});
   return list;
 }
@@ -235,8 +236,10 @@ class MemoryPlan {
         break;
       case Action::send:
       case Action::recv:
-      case Action::all_reduce: {
-        const TensorRef& t = op.action == Action::recv ? op.out : x;
+      case Action::all_reduce:
+      case Action::all_gather: {
+        const bool has_sent = op.action == Action::send || op.action == Action::all_reduce;
+        const TensorRef& t = has_sent ? x : op.out;
         message_bytes_ = std::max(
             message_bytes_,
             2 * round_up(std::uint64_t{4} * t.width * rows_max_of(p_, width_, t.rows), kLine));

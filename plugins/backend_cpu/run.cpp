@@ -66,6 +66,7 @@ class StepThread : public ThreadView {
       case Action::send:
       case Action::recv:
       case Action::all_reduce:
+      case Action::all_gather:
       case Action::barrier:
         if (thread_ == 0) run_leader_op(op);
         return;
@@ -257,7 +258,7 @@ class StepThread : public ThreadView {
       return;
     }
     const std::uint64_t start_ns = c_.host.now_ns();
-    const luna_status status = communicate(op);
+    const luna_status status = op.action == Action::all_gather ? gather(op) : communicate(op);
     c_.wait_ns += c_.host.now_ns() - start_ns;
     if (status != LUNA_OK) c_.status.store(status, std::memory_order_relaxed);
   }
@@ -286,6 +287,26 @@ class StepThread : public ThreadView {
     for (std::uint32_t row = 0; row < n; ++row)
       std::memcpy(floats(op.out, row), out + std::size_t{row} * t.width, t.width * sizeof(float));
     return LUNA_OK;
+  }
+  /// This rank's columns lie in y before those of the others come.
+  luna_status gather(const CompiledOp& op) {
+    const TensorRef& x = op.in[0];
+    ColumnGather gather = op.gather;
+    gather.n_rows = n_rows(x.rows);
+    const std::size_t own_n = std::size_t{gather.n_rows} * x.width;
+    auto* own = reinterpret_cast<float*>(c_.shared + s_.message);
+    float* received = own + (own_n + 15) / 16 * 16;
+    const std::size_t received_n = std::size_t{gather.n_rows} * gather.share(0).count;
+    const auto store = [&](ColumnShare share, const float* rows) {
+      for (std::uint32_t row = 0; row < gather.n_rows; ++row)
+        std::memcpy(floats(op.out, row) + share.first,
+                    rows + std::size_t{row} * share.count,
+                    share.count * sizeof(float));
+    };
+    for (std::uint32_t row = 0; row < gather.n_rows; ++row)
+      std::memcpy(own + std::size_t{row} * x.width, floats(x, row), x.width * sizeof(float));
+    store(gather.share(gather.rank), own);
+    return gather_columns(*c_.comm, gather, {own, own_n}, {received, received_n}, store);
   }
 };
 

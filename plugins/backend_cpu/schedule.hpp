@@ -58,6 +58,7 @@ enum class Action : std::uint8_t {
   send,
   recv,
   all_reduce,
+  all_gather,
   barrier,
 };
 
@@ -131,6 +132,7 @@ struct CompiledOp {
   std::uint32_t k = 0;     // candidates
   std::uint32_t peer = 0;
   std::uint32_t tag = 0;
+  ColumnGather gather;  // all_gather, but for the step's rows
 };
 
 struct Schedule {

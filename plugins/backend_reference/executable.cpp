@@ -66,7 +66,7 @@ struct ScratchPlan {
     if (uses(p, {LUNA_OP_ATTEND, LUNA_OP_KV_PRUNE})) score_doubles = p.n_positions_max;
     if (uses(p, {LUNA_OP_KV_PRUNE})) prune_slots = p.n_positions_max;
     if (uses(p, {LUNA_OP_TOP_CANDIDATES})) ids = widest(p, false);
-    if (uses(p, {LUNA_OP_SEND, LUNA_OP_RECV, LUNA_OP_ALL_REDUCE}))
+    if (uses(p, {LUNA_OP_SEND, LUNA_OP_RECV, LUNA_OP_ALL_REDUCE, LUNA_OP_ALL_GATHER}))
       message_floats = std::uint64_t{p.n_rows_max} * widest(p, false);
   }
   [[nodiscard]] std::uint64_t bytes() const {
@@ -224,6 +224,8 @@ luna_status ReferenceExecutable::run_op(const OpReader& op, const luna_step& ste
     case LUNA_OP_ALL_REDUCE:
     case LUNA_OP_BARRIER:
       return run_comm_op(op, step);
+    case LUNA_OP_ALL_GATHER:
+      return run_gather_op(op, step);
     default:
       run_row_op(op, step);
       return LUNA_OK;
@@ -387,6 +389,28 @@ luna_status ReferenceExecutable::run_comm_op(const OpReader& op, const luna_step
   for (std::uint32_t i = 0; i < y.n_rows; ++i)
     std::copy_n(message_out_.data() + std::size_t{i} * y.width, y.width, y.row(i));
   return LUNA_OK;
+}
+
+luna_status ReferenceExecutable::run_gather_op(const OpReader& op, const luna_step& step) {
+  const std::uint64_t start_ns = services_.host.now_ns();
+  const Rows x = rows(op.in(0), step);
+  const Rows y = rows(op.out(0), step);
+  const ColumnGather gather = column_gather(op, x.n_rows);
+  const auto store = [&](ColumnShare share, const float* columns) {
+    for (std::uint32_t i = 0; i < y.n_rows; ++i)
+      std::copy_n(columns + std::size_t{i} * share.count, share.count, y.row(i) + share.first);
+  };
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    std::copy_n(x.row(i), x.width, message_.data() + std::size_t{i} * x.width);
+  store(gather.share(gather.rank), message_.data());
+  const luna_status status =
+      gather_columns(*bound_comm(abi_, step),
+                     gather,
+                     std::span(message_).first(std::size_t{x.n_rows} * x.width),
+                     message_out_,
+                     store);
+  wait_ns_ += services_.host.now_ns() - start_ns;
+  return status;
 }
 
 }  // namespace luna::reference

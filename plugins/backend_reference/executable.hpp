@@ -62,6 +62,7 @@ class ReferenceExecutable final : public Executable {
   void run_prune(const OpReader& op, const luna_step& step, std::uint32_t seq);
   void run_output_op(const OpReader& op, const luna_step& step);
   luna_status run_comm_op(const OpReader& op, const luna_step& step);
+  luna_status run_gather_op(const OpReader& op, const luna_step& step);
 
   const DeviceServices services_;
   Program program_;

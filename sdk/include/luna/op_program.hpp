@@ -325,10 +325,22 @@ class ProgramBuilder {
     add_op(LUNA_OP_RECV, {}, {y}, {peer, tag});
     return y;
   }
+  /// As recv(), into columns of an activation that exists.
+  void recv_into(ViewId y, std::uint32_t peer, std::uint32_t tag) {
+    need_slot(LUNA_SLOT_COMM);
+    add_op(LUNA_OP_RECV, {}, {y}, {peer, tag});
+  }
   ViewId all_reduce(ViewId x) {
     need_slot(LUNA_SLOT_COMM);
     const ViewId y = same_as(x);
     add_op(LUNA_OP_ALL_REDUCE, {x}, {y}, {});
+    return y;
+  }
+  /// The columns of all ranks, [rows, gather.n_columns]; x has those of gather.rank.
+  ViewId all_gather(ViewId x, const ColumnGather& gather) {
+    need_slot(LUNA_SLOT_COMM);
+    const ViewId y = activation(view(x).dims[0], gather.n_columns);
+    add_op(LUNA_OP_ALL_GATHER, {x}, {y}, {gather.unit, gather.rank, gather.n_ranks, gather.tag});
     return y;
   }
   void barrier() {

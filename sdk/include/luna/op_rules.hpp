@@ -61,6 +61,7 @@ inline constexpr std::array<OpRule, LUNA_N_OPS> kOpRules = {{
     {"recv", "", "aRD", "peer tag", "C"},
     {"all_reduce", "aRD", "aRD", "", "C"},
     {"barrier", "", "", "", "C"},
+    {"all_gather", "aRE", "aRD", "unit rank n_ranks tag", "C"},
 }};
 
 /// The next blank-separated word of a rule's list, removed from it.

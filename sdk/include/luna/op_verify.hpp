@@ -2,6 +2,7 @@
 // checks them all the same: a plugin trusts no pointer arithmetic it did not check.
 #pragma once
 
+#include <luna/column_share.hpp>
 #include <luna/op_rules.hpp>
 
 #include <cmath>
@@ -13,6 +14,17 @@ inline constexpr std::uint32_t kProgramRowsMax = 1U << 20;
 inline constexpr std::uint32_t kProgramListMax = 1U << 22;  ///< ops, views, slots, args, attrs
 inline constexpr std::uint64_t kProgramRowBytesMax = std::uint64_t{1} << 32;
 inline constexpr std::uint32_t kCandidatesPerRowMax = 256;
+inline constexpr std::uint32_t kGatherRanksMax = 1024;
+
+/// What an all_gather of a verified program brings together in a step of so many rows.
+inline ColumnGather column_gather(const OpReader& op, std::uint32_t n_rows) {
+  return {.n_rows = n_rows,
+          .n_columns = op.out(0).dims[1],
+          .unit = op.attr(LUNA_ALL_GATHER_UNIT),
+          .rank = op.attr(LUNA_ALL_GATHER_RANK),
+          .n_ranks = op.attr(LUNA_ALL_GATHER_N_RANKS),
+          .tag = op.attr(LUNA_ALL_GATHER_TAG)};
+}
 
 /// Holds an op's attributes against its tensors, whose ranks and shapes fit it. Made by
 /// ProgramVerifier alone.
@@ -51,6 +63,8 @@ class AttrChecker {
         return need(r_.attr_f32(LUNA_SOFTCAP_CAP) > 0.0F, "cap");
       case LUNA_OP_TOP_CANDIDATES:
         return check_top_candidates();
+      case LUNA_OP_ALL_GATHER:
+        return check_all_gather();
       case LUNA_OP_COPY:
         return need_that(r_.in(0).dtype == r_.out(0).dtype, "copy keeps the type");
       default:
@@ -83,6 +97,18 @@ class AttrChecker {
     const std::uint32_t k = r_.attr(LUNA_TOP_CANDIDATES_K);
     LUNA_TRY(need(k != 0 && k <= kCandidatesPerRowMax && k <= r_.in(0).dims[1], "k"));
     return need_that(r_.out(0).dims[1] == 2 * (k + 1), "its output's width is not 2 * (k + 1)");
+  }
+
+  Result<void> check_all_gather() const {
+    const std::uint32_t n_ranks = r_.attr(LUNA_ALL_GATHER_N_RANKS);
+    LUNA_TRY(need(n_ranks != 0 && n_ranks <= kGatherRanksMax, "n_ranks"));
+    LUNA_TRY(need(r_.attr(LUNA_ALL_GATHER_RANK) < n_ranks, "rank"));
+    LUNA_TRY(need(r_.attr(LUNA_ALL_GATHER_UNIT) != 0, "unit"));
+    const ColumnGather gather = column_gather(r_, 0);
+    for (std::uint32_t rank = 0; rank < n_ranks; ++rank)
+      LUNA_TRY(need(gather.share(rank).count != 0, "unit"));
+    return need_that(r_.in(0).dims[1] == gather.share(gather.rank).count,
+                     "its input's width is not the rank's share of its output's");
   }
 
   /// Query heads share KV heads evenly and fill the rows of the first input.

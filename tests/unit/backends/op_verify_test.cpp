@@ -117,6 +117,28 @@ TEST_F(OpVerify, HeaderRules) {
        {"n_ops = 0", [](OpenProgram& p) { p.abi.n_ops = 0; }}});
 }
 
+TEST_F(OpVerify, AllGatherRules) {
+  ProgramLimits limits{.n_rows_max = 4, .n_seqs_max = 1, .n_out_rows_max = 1};
+  limits.n_blocks_per_seq_max = 1;
+  limits.n_positions_max = 4;
+  ProgramBuilder b(limits);
+  const ViewId part = b.recv(64, 1, 0);
+  b.send(b.all_gather(part, {.n_columns = 96, .unit = 32, .rank = 0, .n_ranks = 2}), 1, 0);
+  const auto program = std::move(b).finish();
+  ASSERT_TRUE(program) << program.error().message();
+  const auto set = [](std::uint32_t attr, std::uint32_t value) {
+    return [=](OpenProgram& p) { p.attr(LUNA_OP_ALL_GATHER, attr) = value; };
+  };
+  expect_refused(*program,
+                 {{"attribute 'n_ranks'", set(LUNA_ALL_GATHER_N_RANKS, 0)},
+                  {"attribute 'n_ranks'", set(LUNA_ALL_GATHER_N_RANKS, ~0U)},
+                  {"attribute 'rank'", set(LUNA_ALL_GATHER_RANK, 2)},
+                  {"attribute 'unit'", set(LUNA_ALL_GATHER_UNIT, 0)},
+                  {"attribute 'unit'", set(LUNA_ALL_GATHER_UNIT, 96)},
+                  {"the rank's share", set(LUNA_ALL_GATHER_RANK, 1)},
+                  {"the rank's share", set(LUNA_ALL_GATHER_UNIT, 1)}});
+}
+
 TEST(OpVerifyHeader, ListsMustBeThereAndOfSaneLength) {
   const TinyLlama model({}, test_seed());
   const Program program = model.program();
@@ -197,7 +219,7 @@ TEST_F(OpVerify, ListRulesOfAnOp) {
   expect_refused(
       program_,
       {{"op number 0", [](OpenProgram& p) { p.ops[1].op = 0; }},
-       {"op number 27", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
+       {"op number 28", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].first_arg = ~0U; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].n_in = 65535; }},
        {"attributes beyond the list", [](OpenProgram& p) { p.ops[2].first_attr = ~0U; }},

@@ -128,7 +128,16 @@ extern "C" {
 /* all_reduce: x -> y, sums over ranks in rank order. */
 #define LUNA_OP_ALL_REDUCE 25u
 #define LUNA_OP_BARRIER 26u
-#define LUNA_N_OPS 27u
+/* all_gather: x[n, d] -> y[n, D]. Each of n_ranks holds some columns of y, dealt out in units of
+ * `unit` columns (the last may be short): as many to each rank, in rank order, the first ranks one
+ * more where they do not divide. x is this rank's share; y has those of all, unchanged. Built of
+ * send and recv with the tag. */
+#define LUNA_OP_ALL_GATHER 27u
+#define LUNA_ALL_GATHER_UNIT 0u
+#define LUNA_ALL_GATHER_RANK 1u
+#define LUNA_ALL_GATHER_N_RANKS 2u
+#define LUNA_ALL_GATHER_TAG 3u
+#define LUNA_N_OPS 28u
 
 /* One op. Arguments are indices of views: n_in inputs, then n_out outputs, from args[first_arg]. */
 typedef struct luna_op {
