@@ -51,6 +51,9 @@ class Device {
   /// What the backend said of the device before it was opened.
   [[nodiscard]] const luna_device_info& info() const { return info_; }
 
+  /// As it was asked for; 0: as many as the backend likes.
+  [[nodiscard]] std::uint32_t n_threads() const { return options_.n_threads; }
+
   /// The budget, and what of it no model has taken yet.
   [[nodiscard]] std::uint64_t memory_bytes() const { return options_.memory_bytes; }
   [[nodiscard]] std::uint64_t memory_bytes_left() const { return memory_bytes_left_; }

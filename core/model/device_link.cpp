@@ -1,8 +1,9 @@
 #include "core/model/device_link.hpp"
 
-#include <luna/op_rules.hpp>
+#include <luna/op_verify.hpp>
 #include <luna/plugin.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace luna::model {
@@ -26,10 +27,18 @@ DeviceLink::DeviceLink(Collective collective, const Program& shard_program)
     : collective_(std::move(collective)) {
   const luna_program program = shard_program.abi();
   for (std::uint32_t i = 0; i < program.n_ops; ++i) {
-    if (program.ops[i].op != LUNA_OP_RECV) continue;
     const OpReader op(program, program.ops[i]);
-    lanes_.push_back({op.attr(LUNA_COMM_PEER), op.attr(LUNA_COMM_TAG)});
+    if (op.op().op == LUNA_OP_RECV) add_lane(op.attr(LUNA_COMM_PEER), op.attr(LUNA_COMM_TAG));
+    if (op.op().op != LUNA_OP_ALL_GATHER) continue;
+    const ColumnGather gather = column_gather(op, 0);
+    for (std::uint32_t rank = 0; rank < gather.n_ranks; ++rank)
+      if (rank != gather.rank) add_lane(rank, gather.tag);
   }
+}
+
+void DeviceLink::add_lane(std::uint32_t peer, std::uint32_t tag) {
+  const auto is_it = [&](const luna_comm_lane& l) { return l.peer == peer && l.tag == tag; };
+  if (std::ranges::none_of(lanes_, is_it)) lanes_.push_back({peer, tag});
 }
 
 luna_comm_open DeviceLink::request(const LinkTerms& terms,

@@ -39,6 +39,8 @@ class DeviceLink {
   [[nodiscard]] luna_comm_open request(const LinkTerms& terms,
                                        const std::vector<luna_str>& addresses) const;
 
+  void add_lane(std::uint32_t peer, std::uint32_t tag);
+
   const Collective collective_;
   std::vector<luna_comm_lane> lanes_;  // what the program receives
 };

@@ -23,6 +23,7 @@ struct ShardOrder {
   ProgramOptions program;
   std::uint32_t vocab_size = 0;
   std::vector<LayerRange> layers;  ///< of every rank
+  bool is_tensor_split = false;    ///< then every rank has a part of all layers
   std::uint32_t rank = 0;          ///< whose shard this is
   std::string transport;           ///< plugin that carries hidden states; empty: one rank alone
 };

@@ -40,6 +40,7 @@ double stage_ns(const StageCost& stage, const StepWork& work) {
   const DeviceSpeed& speed = stage.speed;
   return speed.step_ns + stage.n_layers * speed.layer.at(n_rows) +
          stage.n_layers * speed.kv_token_ns * work.n_kv_tokens +
+         stage.n_layers * speed.prompt_kv_token_ns * work.n_prompt_kv_tokens +
          stage.head_share * speed.head.at(n_out) +
          stage.embedding_share * speed.embedding_row_ns * n_rows;
 }
@@ -239,7 +240,8 @@ double CopyCost::round_ns(const StepWork& work) const {
   const StepWork lane = {work.n_decoding / n_lanes,
                          work.n_prompt_rows / n_lanes,
                          work.n_prompt_ends / n_lanes,
-                         work.n_kv_tokens / n_lanes};
+                         work.n_kv_tokens / n_lanes,
+                         work.n_prompt_kv_tokens / n_lanes};
   double slowest_ns = 0.0;
   double sum_ns = 0.0;
   for (const StageCost& stage : stages) {

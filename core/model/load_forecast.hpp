@@ -31,7 +31,8 @@ class RowTimes {
 struct DeviceSpeed {
   RowTimes layer;            ///< one layer, rows that attend to next to nothing
   RowTimes head;             ///< last norm, head, candidates; by rows with logits
-  double kv_token_ns = 0.0;  ///< attention: one layer, a row, a token that it attends to
+  double kv_token_ns = 0.0;  ///< attention: one layer, a row that decodes, a token it attends to
+  double prompt_kv_token_ns = 0.0;  ///< of a row of a prompt's chunk
   double embedding_row_ns = 0.0;
   double step_ns = 0.0;  ///< from submit to the first op and from the last to its end
 };
@@ -50,8 +51,9 @@ struct ExpectedLoad {
 struct StepWork {
   double n_decoding = 0.0;  ///< sequences with one row each, whose logits are wanted
   double n_prompt_rows = 0.0;
-  double n_prompt_ends = 0.0;  ///< prompts that end in it: their last rows want logits
-  double n_kv_tokens = 0.0;    ///< by row the tokens it attends to, summed
+  double n_prompt_ends = 0.0;       ///< prompts that end in it: their last rows want logits
+  double n_kv_tokens = 0.0;         ///< by decoding row the tokens it attends to, summed
+  double n_prompt_kv_tokens = 0.0;  ///< by row of the prompts
 };
 
 /// One device's part of every step.
@@ -84,6 +86,9 @@ struct CopyForecast {
   std::uint32_t kv_block_tokens = 32;  ///< histories are found in whole blocks
   std::uint32_t n_sequences_max = 0;
   std::uint32_t step_tokens_max = 0;
+  /// A step with prompts beside sequences that decode ends within it, as far as it can. What the
+  /// shipped policy keeps to by default.
+  double step_target_ns = 100e6;
 };
 
 struct ForecastOptions {

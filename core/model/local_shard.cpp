@@ -1,6 +1,7 @@
 #include "core/model/local_shard.hpp"
 
 #include "core/model/shard_file.hpp"
+#include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <luna/plugin.hpp>
@@ -38,8 +39,12 @@ LinkTerms link_terms(const ShardOrder& order, const ModelConfig& config) {
   LinkTerms terms;
   terms.rank = order.rank;
   terms.n_ranks = static_cast<std::uint32_t>(order.layers.size());
-  terms.message_bytes_max =
-      std::uint64_t{order.program.limits.n_rows_max} * config.hidden_size * sizeof(float);
+  const StepLimits& limits = order.program.limits;
+  const std::uint64_t n_floats =
+      order.is_tensor_split
+          ? tensor_message_floats(config, terms.n_ranks, limits.n_rows_max, limits.n_out_rows_max)
+          : std::uint64_t{limits.n_rows_max} * config.hidden_size;
+  terms.message_bytes_max = n_floats * sizeof(float);
   terms.n_messages_max = order.program.n_lanes;
   return terms;
 }
@@ -72,19 +77,28 @@ Result<std::unique_ptr<LocalShard>> LocalShard::plan(const ShardOrder& order,
   return shard;
 }
 
-Result<void> LocalShard::open_weights() {
+Result<ShardSpec> LocalShard::make_spec() const {
+  if (order_.is_tensor_split) {
+    const auto n_ranks = static_cast<std::uint32_t>(order_.layers.size());
+    LUNA_TRY(const std::vector<ShardSpec> specs, make_tensor_shards(config_, n_ranks));
+    return specs[order_.rank];
+  }
   LUNA_TRY(check_layers(order_.layers, config_.n_layers, order_.layers.size()));
+  return make_shards(order_.layers)[order_.rank];
+}
+
+Result<void> LocalShard::open_weights() {
   draft_.emplace();
   draft_->device = parts_.device;
-  draft_->spec = make_shards(order_.layers)[order_.rank];
-  const std::vector<std::string> names = shard_weight_names(config_, draft_->spec);
+  LUNA_TRY(draft_->spec, make_spec());
   std::vector<std::string> missing;
-  for (const std::string& name : names)
+  for (const std::string& name : shard_weight_names(config_, draft_->spec))
     if (parts_.store == nullptr || !parts_.store->has(key_of(name))) missing.push_back(name);
   LUNA_TRY(parts_.file->file->open_tensors(missing));
   source_ = std::make_unique<WeightSource>(*parts_.file->file, parts_.quants);
-  for (const std::string& name : names) {
-    LUNA_TRY(ShardWeight weight, source_->describe(name));
+  for (const WeightPart& part : shard_weight_parts(config_, draft_->spec)) {
+    LUNA_TRY(ShardWeight weight, source_->describe(part.name));
+    if (part.rows) weight = take_rows(std::move(weight), *part.rows);
     draft_->weights.push_back(std::move(weight));
   }
   return {};

@@ -69,6 +69,7 @@ class LocalShard final : public DeviceShard {
   };
 
   LocalShard(const ShardOrder& order, LocalShardParts parts);
+  [[nodiscard]] Result<ShardSpec> make_spec() const;
   Result<void> open_weights();
   Result<void> write_program();
   [[nodiscard]] Result<void> check_support() const;

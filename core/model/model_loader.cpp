@@ -3,8 +3,10 @@
 #include "core/base/log.hpp"
 #include "core/base/parallel_for.hpp"
 #include "core/base/random_seed.hpp"
+#include "core/model/link_probe.hpp"
 #include "core/model/local_shard.hpp"
 #include "core/model/model_identity.hpp"
+#include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>
@@ -12,11 +14,60 @@
 
 namespace luna::model {
 
+namespace {
+
+/// How many of them compute at full speed at one time: those of CPUs share the cores.
+double devices_at_once(std::span<Device* const> devices) {
+  double n_cores = 0.0;
+  double n_threads = 0.0;
+  double n_others = 0.0;
+  for (const Device* device : devices) {
+    const std::uint32_t n_max = device->info().n_threads_max;
+    if (n_max == 0) {
+      n_others += 1.0;
+      continue;
+    }
+    n_cores = std::max(n_cores, double(n_max));
+    n_threads += device->n_threads() != 0 ? device->n_threads() : n_max;
+  }
+  if (n_threads == 0.0) return n_others;
+  const double n_cpus = static_cast<double>(devices.size()) - n_others;
+  return n_others + n_cpus * std::min(1.0, n_cores / n_threads);
+}
+
+}  // namespace
+
 /// One load. Everything it makes goes into the Model at once, whose destructor gives it back.
 class ModelLoader {
  public:
   ModelLoader(const ModelOptions& options, const ModelResources& resources)
       : options_(options), resources_(resources), model_(new Model) {}
+
+  Result<LayoutProblem> describe() {
+    LUNA_TRY(ModelFile file, ModelFile::open(options_.path));
+    config_ = file.config;
+    LUNA_TRY(choose_program());
+    LUNA_TRY(check_devices());
+    if (has_remote()) {
+      return Error{Code::unsupported,
+                   "devices of other processes are not timed: their layout must be given"};
+    }
+    LUNA_TRY(const LayoutSurvey survey, survey(*file.file));
+    LayoutProblem problem;
+    problem.model = survey.model;
+    problem.devices = survey.devices;
+    problem.bounds.n_sequences_max = program_.limits.n_seqs_max;
+    problem.bounds.step_tokens_max = program_.limits.n_rows_max;
+    problem.bounds.n_devices_at_once = devices_at_once(resources_.devices);
+    problem.load = options_.speed.load;
+    if (n_devices() < 2) return problem;
+    LUNA_TRY(problem.link, measure_link(*resources_.collective));
+    if (const auto ranges = place_by_speed(survey.places, place_goals())) {
+      for (const LayerRange& range : *ranges)
+        problem.pipeline_layers.push_back(range.count);
+    }
+    return problem;
+  }
 
   Result<std::unique_ptr<Model>> load() {
     LUNA_TRY(ModelFile file, ModelFile::open(options_.path));
@@ -39,8 +90,7 @@ class ModelLoader {
     program_.kv_block_tokens = options_.kv_block_tokens;
     program_.prunes = options_.prune_keep_percent < 100;
     program_.n_candidates = std::min(options_.n_candidates, config_.vocab_size);
-    const auto n_devices = static_cast<std::uint32_t>(resources_.devices.size());
-    program_.n_lanes = std::min(options_.n_lanes != 0 ? options_.n_lanes : n_devices, kLanesMax);
+    program_.n_lanes = std::min(options_.n_lanes != 0 ? options_.n_lanes : n_steps(), kLanesMax);
     program_.limits = options_.limits;
     if (program_.limits.n_positions_max == 0)
       program_.limits.n_positions_max = config_.context_length;
@@ -52,6 +102,12 @@ class ModelLoader {
     }
     return {};
   }
+
+  [[nodiscard]] std::uint32_t n_devices() const {
+    return static_cast<std::uint32_t>(resources_.devices.size());
+  }
+  /// As many as devices work on: those of a tensor split work on one together.
+  [[nodiscard]] std::uint32_t n_steps() const { return options_.is_tensor_split ? 1 : n_devices(); }
 
   [[nodiscard]] Result<void> check_devices() const {
     if (resources_.devices.empty()) return Error{Code::invalid_argument, "no device is given"};
@@ -88,12 +144,77 @@ class ModelLoader {
     return text.empty() ? "none" : text;
   }
 
-  Result<void> place(const WeightFile& file) {
+  Result<void> place(WeightFile& file) {
+    if (options_.is_tensor_split && n_devices() > 1) return place_tensor_split();
     if (options_.layers) {
-      LUNA_TRY(check_layers(*options_.layers, config_.n_layers, resources_.devices.size()));
+      LUNA_TRY(check_layers(*options_.layers, config_.n_layers, n_devices()));
       model_->layers_ = *options_.layers;
       return {};
     }
+    if (options_.speed.probe && n_devices() > 1 && !has_remote()) {
+      if (place_by_measured_speed(file)) return {};
+    }
+    return place_by_bytes(file);
+  }
+
+  Result<void> place_tensor_split() {
+    if (options_.layers) {
+      return Error{Code::invalid_argument,
+                   "layers are given for a tensor split: each device has a part of all"};
+    }
+    if (program_.prunes) {
+      return Error{Code::unsupported,
+                   "a tensor split with prune_keep_percent below 100: what is pruned depends on "
+                   "the heads of all devices"};
+    }
+    if (has_remote()) {
+      return Error{Code::unsupported,
+                   "a tensor split over processes is not built: its devices meet four times a "
+                   "layer"};
+    }
+    LUNA_TRY(const auto specs, make_tensor_shards(config_, n_devices()));
+    model_->layers_.assign(specs.size(), {0, config_.n_layers});
+    order_.is_tensor_split = true;
+    return {};
+  }
+
+  /// Returns  whether it could be done; if not, the log says why
+  bool place_by_measured_speed(WeightFile& file) {
+    const auto placed = measure_and_place(file);
+    if (placed) {
+      model_->layers_ = *placed;
+      return true;
+    }
+    logger("model")->warn("layers are balanced by bytes, not by speed model={} reason=\"{}\"",
+                          options_.name,
+                          placed.error().message());
+    return false;
+  }
+
+  Result<std::vector<LayerRange>> measure_and_place(WeightFile& file) {
+    LUNA_TRY(const LayoutSurvey survey, survey(file));
+    return place_by_speed(survey.places, place_goals());
+  }
+
+  Result<LayoutSurvey> survey(WeightFile& file) const {
+    const SurveySubject subject{&config_, &file, resources_.quants, program_, resources_.devices};
+    return survey_layout(subject, options_.speed);
+  }
+
+  [[nodiscard]] PlaceGoals place_goals() const {
+    PlaceGoals goals;
+    goals.kv_tokens_min = std::uint64_t{2} * program_.kv_block_tokens;
+    goals.kv_tokens_wanted =
+        std::uint64_t{program_.limits.n_seqs_max} * program_.limits.n_positions_max;
+    if (options_.kv_blocks_max) {
+      goals.kv_tokens_wanted =
+          std::min(goals.kv_tokens_wanted,
+                   std::uint64_t{*options_.kv_blocks_max} * program_.kv_block_tokens);
+    }
+    return goals;
+  }
+
+  Result<void> place_by_bytes(const WeightFile& file) {
     ModelBytes bytes = weigh_model(config_, file);
     // A tied head costs its device a copy, unless that device has the embedding anyway.
     if (config_.tied_head && resources_.devices.size() == 1) bytes.head = 0;
@@ -273,6 +394,13 @@ Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
   auto model = ModelLoader(options, resources).load();
   if (!model) return model.error().in("model " + options.name);
   return model;
+}
+
+Result<LayoutProblem> Model::describe_layout(const ModelOptions& options,
+                                             const ModelResources& resources) {
+  auto problem = ModelLoader(options, resources).describe();
+  if (!problem) return problem.error().in("model " + options.name);
+  return problem;
 }
 
 Model::~Model() {

@@ -5,6 +5,7 @@
 #include "core/model/device.hpp"
 #include "core/model/device_link.hpp"
 #include "core/model/device_shard.hpp"
+#include "core/model/layout_survey.hpp"
 #include "core/model/memory_plan.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/weight_loader.hpp"
@@ -31,11 +32,13 @@ struct ModelOptions {
   std::uint32_t prune_keep_percent = 100;         // of a prompt's KV, once it is computed
   std::optional<std::uint32_t> kv_blocks_max;     // none: all memory that is left
   StepLimits limits;                              // n_positions_max 0: the trained length
-  std::optional<std::vector<LayerRange>> layers;  // a range a device; none: balanced by bytes
-  std::uint32_t n_candidates = 64;                // of a row; at most the vocabulary
-  std::uint32_t n_lanes = 0;                      // steps in flight; 0: one a device, at most 8
-  std::uint32_t n_load_threads = 0;               // 0: one per usable hardware thread
-  LoadProgress progress;                          // may be empty
+  std::optional<std::vector<LayerRange>> layers;  // a range a device; none: by speed or bytes
+  SpeedOptions speed;                             // where there are no ranges and several devices
+  bool is_tensor_split = false;     // a part of every layer on each device, instead of ranges
+  std::uint32_t n_candidates = 64;  // of a row; at most the vocabulary
+  std::uint32_t n_lanes = 0;  // steps in flight; 0: one a device, at most 8; of a tensor split one
+  std::uint32_t n_load_threads = 0;  // 0: one per usable hardware thread
+  LoadProgress progress;             // may be empty
 };
 
 /// What a model is loaded with. Everything outlives the model, but for the quantization plugins,
@@ -59,6 +62,12 @@ class Model {
   /// Cost    reads every weight once
   static Result<std::unique_ptr<Model>> load(const ModelOptions& options,
                                              const ModelResources& resources);
+  /// What choose_layout() judges by: the model and these devices, weighed and timed, and the link
+  /// between them. Loads nothing.
+  ///
+  /// Errors  of the file, as load(); of a probe; unsupported: a device of another process
+  static Result<LayoutProblem> describe_layout(const ModelOptions& options,
+                                               const ModelResources& resources);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
   /// No step is running.
@@ -66,7 +75,7 @@ class Model {
 
   [[nodiscard]] const CompiledModel& compiled() const { return compiled_; }
   [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
-  /// The layers of each shard, in the order of compiled().shards.
+  /// The layers of each shard, in the order of compiled().shards; of a tensor split all in each.
   [[nodiscard]] std::span<const LayerRange> layers() const { return layers_; }
 
   /// Wakes devices that wait for each other inside a step, now and later: a step has failed on one

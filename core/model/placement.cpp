@@ -26,17 +26,63 @@ class LayerSums {
   std::vector<std::uint64_t> sums_{0};
 };
 
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
+// Costs that differ by what rounding leaves are equal.
+constexpr double kRounding = 1.0 + 1e-9;
+
+Result<void> check_counts(std::size_t n_devices, std::size_t n_layers) {
+  if (n_devices > 0 && n_devices <= n_layers) return {};
+  return Error{Code::invalid_argument,
+               std::to_string(n_devices) + " devices for " + std::to_string(n_layers) +
+                   " layers: each device needs at least one layer"};
+}
+
+/// Layers cut into a range a device.
+struct Cut {
+  double worst = kImpossible;      // cost of the device that it costs most
+  std::vector<LayerRange> ranges;  // empty where every cut is impossible
+};
+
+/// The cut whose worst cost is least; among equals, earlier devices take fewer layers.
+/// cost  of (device, first layer, end); kImpossible where it cannot be
+template <typename Cost>
+Cut cut_row(std::size_t n_devices, std::size_t n_layers, const Cost& cost) {
+  // worst[d][f]: the least possible worst cost when devices d.. hold layers f..; end_of[d][f]: the
+  // end of device d's range in the first such cut.
+  std::vector<std::vector<double>> worst(n_devices, std::vector<double>(n_layers, kImpossible));
+  std::vector<std::vector<std::size_t>> end_of(n_devices, std::vector<std::size_t>(n_layers, 0));
+  for (std::size_t device = n_devices; device-- > 0;) {
+    const std::size_t n_after = n_devices - 1 - device;
+    for (std::size_t first = device; first + n_after < n_layers; ++first) {
+      const std::size_t first_end = n_after == 0 ? n_layers : first + 1;
+      for (std::size_t end = first_end; end + n_after <= n_layers; ++end) {
+        const double rest = n_after == 0 ? 0.0 : worst[device + 1][end];
+        const double value = std::max(cost(device, first, end), rest);
+        if (value >= worst[device][first]) continue;
+        worst[device][first] = value;
+        end_of[device][first] = end;
+      }
+    }
+  }
+  Cut cut{.worst = worst[0][0], .ranges = {}};
+  if (cut.worst == kImpossible) return cut;
+  std::size_t first = 0;
+  for (std::size_t device = 0; device < n_devices; ++device) {
+    const std::size_t end = end_of[device][first];
+    cut.ranges.push_back(
+        {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)});
+    first = end;
+  }
+  return cut;
+}
+
 }  // namespace
 
 Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
                                                std::span<const std::uint64_t> budgets) {
   const std::size_t n_layers = bytes.layers.size();
   const std::size_t n_devices = budgets.size();
-  if (n_devices == 0 || n_devices > n_layers) {
-    return Error{Code::invalid_argument,
-                 std::to_string(n_devices) + " devices for " + std::to_string(n_layers) +
-                     " layers: each device needs at least one layer"};
-  }
+  LUNA_TRY(check_counts(n_devices, n_layers));
   if (std::ranges::find(budgets, 0u) != budgets.end())
     return Error{Code::invalid_argument, "a device has a memory budget of 0 bytes"};
 
@@ -47,32 +93,48 @@ Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
     if (device == n_devices - 1) held += bytes.head;
     return static_cast<double>(held) / static_cast<double>(budgets[device]);
   };
-  // worst[d][f]: the least possible largest share when devices d.. hold layers f..; cut[d][f]: the
-  // end of device d's range in the first such placement.
-  constexpr double kImpossible = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> worst(n_devices, std::vector<double>(n_layers, kImpossible));
-  std::vector<std::vector<std::size_t>> cut(n_devices, std::vector<std::size_t>(n_layers, 0));
-  for (std::size_t device = n_devices; device-- > 0;) {
-    const std::size_t n_after = n_devices - 1 - device;
-    for (std::size_t first = device; first + n_after < n_layers; ++first) {
-      const std::size_t first_end = n_after == 0 ? n_layers : first + 1;
-      for (std::size_t end = first_end; end + n_after <= n_layers; ++end) {
-        const double rest = n_after == 0 ? 0.0 : worst[device + 1][end];
-        const double value = std::max(share(device, first, end), rest);
-        if (value >= worst[device][first]) continue;
-        worst[device][first] = value;
-        cut[device][first] = end;
-      }
-    }
+  return cut_row(n_devices, n_layers, share).ranges;
+}
+
+Result<std::vector<LayerRange>> place_by_speed(std::span<const PlaceTerms> places,
+                                               const PlaceGoals& goals) {
+  const std::size_t n_devices = places.size();
+  const std::size_t n_layers = places.empty() ? 0 : places.front().layer_bytes.size();
+  LUNA_TRY(check_counts(n_devices, n_layers));
+  std::vector<LayerSums> sums;
+  for (const PlaceTerms& place : places)
+    sums.emplace_back(place.layer_bytes);
+
+  // Room and speed both as something that shall be small: the inverse of tokens, and time.
+  const auto crampedness = [&](std::size_t device, std::size_t first, std::size_t end) {
+    const PlaceTerms& place = places[device];
+    const std::uint64_t taken = place.fixed_bytes + sums[device].bytes(first, end);
+    const std::uint64_t token_bytes = place.kv_token_bytes * (end - first);
+    const std::uint64_t left = place.memory_bytes - std::min(place.memory_bytes, taken);
+    const std::uint64_t n_tokens =
+        std::min(goals.kv_tokens_wanted, left / std::max<std::uint64_t>(1, token_bytes));
+    if (n_tokens == 0 || n_tokens < goals.kv_tokens_min) return kImpossible;
+    return 1.0 / static_cast<double>(n_tokens);
+  };
+  const auto time = [&](std::size_t device, std::size_t first, std::size_t end) {
+    return places[device].fixed_ns + places[device].layer_ns * static_cast<double>(end - first);
+  };
+  const auto bounded = [](const auto& cost, const auto& other, double other_max) {
+    return [&cost, &other, other_max](std::size_t device, std::size_t first, std::size_t end) {
+      return other(device, first, end) > other_max ? kImpossible : cost(device, first, end);
+    };
+  };
+  const double least_cramped = cut_row(n_devices, n_layers, crampedness).worst;
+  if (least_cramped == kImpossible) {
+    return Error{Code::exhausted,
+                 "no placement of " + std::to_string(n_layers) + " layers on " +
+                     std::to_string(n_devices) + " devices leaves room for " +
+                     std::to_string(goals.kv_tokens_min) + " tokens of KV"};
   }
-  std::vector<LayerRange> ranges;
-  std::size_t first = 0;
-  for (std::size_t device = 0; device < n_devices; ++device) {
-    const std::size_t end = cut[device][first];
-    ranges.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)});
-    first = end;
-  }
-  return ranges;
+  const double cramped_max = least_cramped / (1.0 - goals.kv_given_up_max) * kRounding;
+  const double fastest =
+      cut_row(n_devices, n_layers, bounded(time, crampedness, cramped_max)).worst;
+  return cut_row(n_devices, n_layers, bounded(crampedness, time, fastest * kRounding)).ranges;
 }
 
 Result<void> check_layers(std::span<const LayerRange> ranges,

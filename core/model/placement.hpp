@@ -34,6 +34,41 @@ struct ModelBytes {
 Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
                                                std::span<const std::uint64_t> budgets);
 
+/// What a device has and takes at its place in the row.
+struct PlaceTerms {
+  std::uint64_t memory_bytes = 0;  ///< what the model may take
+  /// Whatever layers it holds: activations, outputs, messages, embedding or head.
+  std::uint64_t fixed_bytes = 0;
+  std::vector<std::uint64_t> layer_bytes;  ///< by layer
+  std::uint64_t kv_token_bytes = 0;        ///< of one token in one layer
+  double layer_ns = 0.0;                   ///< one layer, in a step of usual size
+  double fixed_ns = 0.0;                   ///< of such a step: what is not layers
+};
+
+struct PlaceGoals {
+  std::uint64_t kv_tokens_min = 0;  ///< with less no request can run
+  /// Room beyond it is of no use: as long as all sequences together may become.
+  std::uint64_t kv_tokens_wanted = 0;
+  /// Of the room that the roomiest placement has, the share that speed may cost. A pipeline is as
+  /// fast as its slowest device, and as roomy as its tightest; where the last has the head beside
+  /// as many layers, a quarter fewer of them there is about what evens the times out.
+  double kv_given_up_max = 0.25;
+};
+
+/// Places layers by time. Of all ways to cut the row, those
+///   1. in which every device has room for its weights and kv_tokens_min tokens of KV;
+///   2. of them, those whose room is at least (1 - kv_given_up_max) of the largest there is (room
+///   is
+///      that of the tightest device, and counts up to kv_tokens_wanted);
+///   3. of them, those whose slowest device is fastest;
+///   4. of them, those with the most room; among equals, earlier devices take fewer layers.
+///
+/// places    [n_devices], in the order the layers shall have
+/// Errors    invalid_argument: no devices, more than layers; exhausted: there is none of 1
+/// Cost      O(n_devices * n_layers^2)
+Result<std::vector<LayerRange>> place_by_speed(std::span<const PlaceTerms> places,
+                                               const PlaceGoals& goals);
+
 /// Checks ranges that somebody wrote by hand: they cover each layer once, in order.
 /// Errors  invalid_argument, with the range that is wrong
 Result<void> check_layers(std::span<const LayerRange> ranges,

@@ -1,7 +1,8 @@
 #include "core/model/program_builder.hpp"
 
-#include "core/base/assert.hpp"
 #include "core/base/units.hpp"
+#include "core/model/llama_ops.hpp"
+#include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>
@@ -26,19 +27,15 @@ ProgramLimits program_limits(const luna_kv_layout& kv, const ProgramOptions& opt
   return limits;
 }
 
-/// Writes ops over a shard's weights, which it knows by name.
-class LlamaWriter {
+class LlamaWriter : private LlamaOps {
  public:
   LlamaWriter(const ModelConfig& config,
               const ShardSpec& shard,
               std::span<const ShardWeight> weights,
               const ProgramLimits& limits)
-      : config_(config),
+      : LlamaOps(config, weights, limits),
         shard_(shard),
-        weights_(weights),
-        numerics_(limits.numerics),
-        prunes_((limits.kv.flags & LUNA_KV_OBSERVED) != 0),
-        b_(limits) {}
+        prunes_((limits.kv.flags & LUNA_KV_OBSERVED) != 0) {}
 
   Result<Program> write(const ProgramOptions& options) && {
     b_.kv_copy();
@@ -55,10 +52,7 @@ class LlamaWriter {
   }
 
  private:
-  ViewId embed() {
-    const ViewId x = b_.embed(matrix(kEmbeddingName));
-    return x;
-  }
+  ViewId embed() { return b_.embed(matrix(index_of(kEmbeddingName))); }
   ViewId receive() {
     return b_.recv(config_.hidden_size, shard_.recv_from.value_or(0), kHiddenTag);
   }
@@ -100,58 +94,16 @@ class LlamaWriter {
 
   /// Only rows whose logits are wanted pass the last norm and the head.
   void write_head(ViewId x, std::uint32_t n_candidates) {
-    const ViewId wanted = b_.gather_rows(x);                           // [n_out, hidden_size]
-    const ViewId normed = norm(wanted, std::string(kOutputNormName));  // [n_out, hidden_size]
-    const ViewId logits =                                              // [n_out, vocab_size]
-        linear(normed, std::string(config_.tied_head ? kEmbeddingName : kHeadName));
+    const ViewId wanted = b_.gather_rows(x);              // [n_out, hidden_size]
+    const ViewId normed = norm(wanted, kOutputNormName);  // [n_out, hidden_size]
+    const ViewId logits =                                 // [n_out, vocab_size]
+        linear(normed, config_.tied_head ? kEmbeddingName : kHeadName);
     b_.logits(logits);
     b_.top_candidates(logits, n_candidates);
   }
 
-  void rotate(ViewId x, std::uint32_t n_heads) {
-    b_.rope_in_place(x,
-                     frequencies_,
-                     {.n_heads = n_heads,
-                      .head_dim = config_.head_dim,
-                      .n_rot = config_.rope.n_rot,
-                      .style = static_cast<std::uint32_t>(
-                          config_.rope.interleaved ? LUNA_ROPE_INTERLEAVED : LUNA_ROPE_HALVES),
-                      .magnitude = static_cast<float>(config_.rope.magnitude)});
-  }
-
-  ViewId norm(ViewId x, const std::string& name) {
-    const std::uint32_t index = index_of(name);
-    return b_.rms_norm(x, b_.weight(index, config_.hidden_size), config_.norm_eps);
-  }
-
-  ViewId linear(ViewId x, const std::string& name) {
-    const ShardWeight& weight = weights_[index_of(name)];
-    const ViewId y =
-        b_.linear(x, matrix(name), linear_numerics(weight.desc, weight.desc.n_rows, numerics_));
-    b_.set_last_op_bytes(weight.file_bytes);
-    return y;
-  }
-
-  ViewId matrix(std::string_view name) {
-    const std::uint32_t index = index_of(name);
-    const luna_weight_desc& desc = weights_[index].desc;
-    return b_.weight(
-        index, static_cast<std::uint32_t>(desc.n_rows), static_cast<std::uint32_t>(desc.n_cols));
-  }
-
-  [[nodiscard]] std::uint32_t index_of(std::string_view name) const {
-    const auto found = std::ranges::find(weights_, name, &ShardWeight::name);
-    LUNA_VERIFY(found != weights_.end());
-    return static_cast<std::uint32_t>(found - weights_.begin());
-  }
-
-  const ModelConfig& config_;
   const ShardSpec& shard_;
-  const std::span<const ShardWeight> weights_;
-  const std::uint32_t numerics_;  // LUNA_NUMERICS_*
   const bool prunes_;
-  ProgramBuilder b_;
-  ViewId frequencies_;
 };
 
 }  // namespace
@@ -170,18 +122,36 @@ std::vector<ShardSpec> make_shards(std::span<const LayerRange> ranges) {
   return shards;
 }
 
-std::vector<std::string> shard_weight_names(const ModelConfig& config, const ShardSpec& shard) {
-  std::vector<std::string> names;
-  if (shard.has_embedding) names.emplace_back(kEmbeddingName);
+std::vector<WeightPart> shard_weight_parts(const ModelConfig& config, const ShardSpec& shard) {
+  if (shard.is_tensor_part()) return tensor_weight_parts(config, shard);
+  std::vector<WeightPart> parts;
+  const auto add = [&](std::string name) { parts.push_back({std::move(name), std::nullopt}); };
+  if (shard.has_embedding) add(std::string(kEmbeddingName));
   for (std::uint32_t layer = shard.layers.first; layer < shard.layers.end(); ++layer)
     for (std::size_t i = 0; i < kNLayerWeights; ++i)
-      names.push_back(layer_weight_name(layer, static_cast<LayerWeight>(i)));
+      add(layer_weight_name(layer, static_cast<LayerWeight>(i)));
   if (shard.has_head) {
-    names.emplace_back(kOutputNormName);
-    if (!config.tied_head) names.emplace_back(kHeadName);
-    if (config.tied_head && !shard.has_embedding) names.emplace_back(kEmbeddingName);
+    add(std::string(kOutputNormName));
+    if (!config.tied_head) add(std::string(kHeadName));
+    if (config.tied_head && !shard.has_embedding) add(std::string(kEmbeddingName));
   }
+  return parts;
+}
+
+std::vector<std::string> shard_weight_names(const ModelConfig& config, const ShardSpec& shard) {
+  std::vector<std::string> names;
+  for (WeightPart& part : shard_weight_parts(config, shard))
+    names.push_back(std::move(part.name));
   return names;
+}
+
+ShardWeight take_rows(ShardWeight weight, const ColumnShare& rows) {
+  LUNA_VERIFY(rows.count > 0 && rows.end() <= weight.desc.n_rows);
+  weight.file_bytes = weight.file_bytes / weight.desc.n_rows * rows.count;
+  weight.n_rows_elsewhere += weight.desc.n_rows - rows.count;
+  weight.first_row += rows.first;
+  weight.desc.n_rows = rows.count;
+  return weight;
 }
 
 luna_kv_layout shard_kv_layout(const ModelConfig& config,
@@ -189,7 +159,7 @@ luna_kv_layout shard_kv_layout(const ModelConfig& config,
                                const ProgramOptions& options) {
   luna_kv_layout kv{};
   kv.n_layers = shard.layers.count;
-  kv.n_kv_heads = config.n_kv_heads;
+  kv.n_kv_heads = tensor_kv_heads(config, shard).count;
   kv.head_dim = config.head_dim;
   kv.dtype = options.kv_dtype;
   kv.block_tokens = options.kv_block_tokens;
@@ -208,6 +178,8 @@ Result<Program> build_program(const ModelConfig& config,
         "kv_block_tokens = " + std::to_string(tokens) + ": must be a power of two in 32..256"};
   }
   const ProgramLimits limits = program_limits(shard_kv_layout(config, shard, options), options);
+  if (shard.is_tensor_part())
+    return build_tensor_program(config, shard, weights, limits, options.n_candidates);
   return LlamaWriter(config, shard, weights, limits).write(options);
 }
 

@@ -3,8 +3,15 @@
 #include "core/base/assert.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace luna::model {
+namespace {
+
+// Of a prompt in a step, however little time is left: it shall not starve.
+constexpr std::uint64_t kPromptRowsMin = 16;
+
+}  // namespace
 
 std::uint64_t HistoryCache::take(std::uint32_t session) {
   const auto found = by_session_.find(session);
@@ -101,12 +108,30 @@ double VirtualCopy::begin_step() {
   kv_running_ += n_decoding_;
   cache_.shrink(forecast_.kv_tokens - std::min(forecast_.kv_tokens, kv_running_));
 
+  const double decoding_ns = n_decoding_ == 0 ? 0.0 : forecast_.cost.round_ns(take_rows(0));
+  const std::uint64_t n_lanes = forecast_.cost.side_by_side ? 1 : forecast_.cost.stages.size();
+  const std::uint64_t n_rows_max = n_lanes * forecast_.step_tokens_max;
+  const std::uint64_t n_rows = n_rows_max - std::min(n_rows_max, n_decoding_);
+  double ns = forecast_.cost.round_ns(take_rows(n_rows));
+  const double target_ns = forecast_.step_target_ns;
+  if (n_decoding_ > 0 && ns > target_ns) {
+    // Prompts get what the target leaves: the gaps between tokens of others stay within it.
+    const double share = std::max(0.0, target_ns - decoding_ns) / (ns - decoding_ns);
+    const auto n_taken = static_cast<double>(
+        std::accumulate(step_rows_.begin(), step_rows_.end(), std::uint64_t{0}));
+    const auto n_fitting = static_cast<std::uint64_t>(share * n_taken);
+    ns = forecast_.cost.round_ns(take_rows(std::max(kPromptRowsMin, n_fitting)));
+  }
+  totals_.n_decoded += static_cast<double>(n_decoding_);
+  totals_.n_steps += 1.0;
+  return ns;
+}
+
+/// A step of all that decode, and so many rows of prompts at most.
+StepWork VirtualCopy::take_rows(std::uint64_t n_left) {
   StepWork work;
   work.n_decoding = static_cast<double>(n_decoding_);
   work.n_kv_tokens = static_cast<double>(n_context_ + n_decoding_);
-  const std::uint64_t n_lanes = forecast_.cost.side_by_side ? 1 : forecast_.cost.stages.size();
-  const std::uint64_t n_rows_max = n_lanes * forecast_.step_tokens_max;
-  std::uint64_t n_left = n_rows_max - std::min(n_rows_max, n_decoding_);
   step_rows_.clear();
   for (const std::uint32_t idx : prefilling_) {
     if (n_left == 0) break;
@@ -116,14 +141,12 @@ double VirtualCopy::begin_step() {
     const auto before =
         static_cast<double>(request.n_history + request.n_prompt + request.n_made - request.n_todo);
     work.n_prompt_rows += rows;
-    work.n_kv_tokens += rows * before + rows * (rows + 1.0) / 2.0;
+    work.n_prompt_kv_tokens += rows * before + rows * (rows + 1.0) / 2.0;
     if (n == request.n_todo) work.n_prompt_ends += 1.0;
     step_rows_.push_back(static_cast<std::uint32_t>(n));
     n_left -= n;
   }
-  totals_.n_decoded += work.n_decoding;
-  totals_.n_steps += 1.0;
-  return forecast_.cost.round_ns(work);
+  return work;
 }
 
 void VirtualCopy::end_step(std::vector<std::uint32_t>& finished) {

@@ -86,6 +86,7 @@ class VirtualCopy {
   [[nodiscard]] std::size_t n_running() const { return prefilling_.size() + n_decoding_; }
   [[nodiscard]] std::uint64_t own_kv(const VirtualRequest& request, std::uint64_t n_made) const;
   [[nodiscard]] std::uint64_t n_made_now(const VirtualRequest& request) const;
+  StepWork take_rows(std::uint64_t n_left);
   void admit();
   void admit(VirtualRequest& request);
   void start_decoding(std::uint32_t request);

@@ -114,14 +114,18 @@ Result<ShardWeight> WeightSource::describe(const std::string& name) {
   return weight;
 }
 
-Result<void> WeightSource::decode(const ShardWeight& weight, luna_weight_rows& rows) const {
+Result<void> WeightSource::decode(const ShardWeight& weight, const luna_weight_rows& rows) const {
   const auto found = decoders_.find(weight.name);
   if (found == decoders_.end())
     return Error{Code::internal, "tensor " + weight.name + ": decoded before it was described"};
   const auto& quant = *found->second.quant;
+  luna_weight_desc whole = weight.desc;
+  whole.n_rows = weight.n_rows_total();
+  luna_weight_rows wanted = rows;
+  wanted.first_row += weight.first_row;
   luna_err err = make_err();
   const luna_status status = quant->decode(
-      quant.self(), &table_, to_abi(weight.name), found->second.entry, &weight.desc, &rows, &err);
+      quant.self(), &table_, to_abi(weight.name), found->second.entry, &whole, &wanted, &err);
   return to_result(status, err, "plugin " + quant.name() + ": decode");
 }
 

@@ -30,8 +30,9 @@ class WeightSource {
   ///         answers; internal: the plugin's description does not fit the file
   Result<ShardWeight> describe(const std::string& name);
 
-  /// Decodes rows of a weight that was described. Disjoint ranges in parallel. [load]
-  Result<void> decode(const ShardWeight& weight, luna_weight_rows& rows) const;
+  /// Decodes rows of a weight that was described, counted from its first here. Disjoint ranges in
+  /// parallel. [load]
+  Result<void> decode(const ShardWeight& weight, const luna_weight_rows& rows) const;
 
  private:
   struct Decoder {

@@ -32,6 +32,7 @@ struct TinySetup {
   std::uint32_t n_threads = 1;
   std::uint32_t n_devices = 1;  // in a row, as many steps in flight
   std::uint32_t n_groups = 1;   // of so many devices
+  bool is_tensor_split = false;  // side by side instead of in a row
   bool moves = false;           // each sequence, now and then, to the next group
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
@@ -57,11 +58,15 @@ std::vector<float> values_of(const std::string& name, std::size_t n) {
 /// The tiny model's file; gone at the end.
 class TinyFile {
  public:
-  explicit TinyFile(std::uint32_t n_layers = 2)
+  explicit TinyFile(std::uint32_t n_layers = 2, std::uint32_t n_kv_heads = 1)
       : path_(std::filesystem::path(::testing::TempDir()) /
-              ("reproducibility" + std::to_string(n_layers) + ".gguf")) {
+              ("reproducibility" + std::to_string(n_layers) + "_" + std::to_string(n_kv_heads) +
+               ".gguf")) {
+    const std::uint32_t n_heads = std::max(2U, n_kv_heads);
     const auto bytes = test::tiny_llama({.n_layers = n_layers,
-                                         .hidden_size = 64,
+                                         .hidden_size = 32 * n_heads,
+                                         .n_heads = n_heads,
+                                         .n_kv_heads = n_kv_heads,
                                          .ffn_size = 96,
                                          .vocab_size = kVocabSize,
                                          .context_length = 512,
@@ -101,6 +106,7 @@ class TinyServer {
     options.path = file.path();
     options.numerics = setup.numerics;
     options.kv_dtype = setup.kv_dtype;
+    options.is_tensor_split = setup.is_tensor_split;
     options.limits = {.n_rows_max = setup.n_rows_max,
                       .n_seqs_max = 64,
                       .n_out_rows_max = 128,  // as many for drafts as for sequences
@@ -345,6 +351,31 @@ TEST_F(Reproducibility, MovesBetweenGroupsChangeNoBit) {
       }
       EXPECT_GT((*server)->stats.n_moves.load(), 0U);
       EXPECT_EQ((*server)->stats.n_moves_failed.load(), 0U);
+    }
+  }
+}
+
+TEST_F(Reproducibility, TensorSplitsChangeNoBit) {
+  const TinyFile file(2, 3);  // three KV heads: two devices have two and one of them
+  for (TinySetup setup : classes()) {
+    std::optional<Reproduction> first;
+    for (const std::uint32_t n_devices : {1U, 2U, 3U}) {
+      if (n_devices == 3 && setup.kv_dtype == LUNA_DTYPE_I8) continue;  // 3 threads on few cores
+      setup.n_devices = n_devices;
+      setup.is_tensor_split = true;
+      setup.n_threads = n_devices == 1 ? 2 : 1;
+      SCOPED_TRACE(name_of(setup, 1.0F) + " devices " + std::to_string(n_devices));
+      const auto server = TinyServer::make(file, setup);
+      ASSERT_TRUE(server) << server.error().message();
+      EXPECT_EQ((*server)->stats.n_steps_in_flight_max.load(), 1U);
+      const std::vector<Reproduction> runs = (*server)->reproduce(1.0F, reproduction_settings());
+      ASSERT_FALSE(runs.empty());
+      if (!first) first = runs[0];
+      for (const Reproduction& run : runs) {
+        SCOPED_TRACE(run.setting);
+        EXPECT_EQ(run.tokens, first->tokens);
+        EXPECT_EQ(run.end.trace.logits_hash, first->end.trace.logits_hash);
+      }
     }
   }
 }

@@ -27,6 +27,7 @@ LayoutProblem two_devices(double weight_share) {
   device.speed.layer = RowTimes({{1, 0.07 * kMs}, {32, 0.6 * kMs}, {256, 4.8 * kMs}});
   device.speed.head = RowTimes({{1, 0.4 * kMs}, {32, 2.0 * kMs}});
   device.speed.kv_token_ns = 20.0;
+  device.speed.prompt_kv_token_ns = 10.0;
   device.memory_bytes = static_cast<std::uint64_t>(80'000'000 / weight_share);
   problem.devices = {device, device};
   problem.link = {.latency_ns = 3'000.0, .bytes_per_ns = 4.0};

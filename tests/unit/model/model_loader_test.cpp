@@ -297,6 +297,51 @@ TEST_F(ModelLoader, TakesExplicitLayers) {
   EXPECT_FALSE(load(options, {open_device("c"), open_device("d")}));
 }
 
+TEST_F(ModelLoader, ATensorSplitHasTheBitsOfOneDevice) {
+  const std::vector<std::uint32_t> prompt = {5, 17, 99, 3, 3, 42};
+  for (const bool is_quantized : {false, true}) {
+    write(test::tiny_llama({.n_layers = 2,
+                            .hidden_size = 96,
+                            .n_heads = 6,
+                            .n_kv_heads = 3,
+                            .ffn_size = 160,
+                            .vocab_size = 100,
+                            .tied_head = !is_quantized,
+                            .is_quantized = is_quantized},
+                           values_by_name));
+    const auto alone = load(options(), {open_device("a" + std::to_string(devices_.size()))});
+    ASSERT_TRUE(alone) << alone.error().message();
+    const auto expected = run_prompt((*alone)->compiled(), prompt);
+    for (const std::uint32_t n_devices : {2U, 3U}) {
+      ModelOptions options = this->options();
+      options.is_tensor_split = true;
+      std::vector<Device*> devices;
+      for (std::uint32_t d = 0; d < n_devices; ++d)
+        devices.push_back(open_device("t" + std::to_string(devices_.size())));
+      const auto split = load(options, devices);
+      ASSERT_TRUE(split) << split.error().message();
+      EXPECT_EQ((*split)->compiled().n_lanes(), 1U);
+      EXPECT_EQ((*split)->layers()[1], (LayerRange{0, 2}));
+      EXPECT_EQ((*split)->compiled().kv_block_bytes, (*alone)->compiled().kv_block_bytes);
+      EXPECT_EQ(run_prompt((*split)->compiled(), prompt), expected) << n_devices;
+    }
+  }
+}
+
+TEST_F(ModelLoader, ATensorSplitThatCannotBeSaysWhy) {
+  ModelOptions options = this->options();
+  options.is_tensor_split = true;
+  options.layers = std::vector<LayerRange>{{0, 1}, {1, 2}};
+  const auto ranges = load(options, {open_device("a"), open_device("b")});
+  ASSERT_FALSE(ranges);
+  EXPECT_THAT(ranges.error().message(), ::testing::HasSubstr("each device has a part of all"));
+  options.layers.reset();
+  options.prune_keep_percent = 50;
+  const auto pruned = load(options, {open_device("c"), open_device("d")});
+  ASSERT_FALSE(pruned);
+  EXPECT_THAT(pruned.error().message(), ::testing::HasSubstr("prune_keep_percent"));
+}
+
 TEST_F(ModelLoader, EachStepInFlightHasOutputsOfItsOwn) {
   ModelOptions options = this->options();
   std::uint64_t bytes = 0;

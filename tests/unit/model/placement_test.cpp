@@ -98,5 +98,93 @@ TEST(Placement, RefusesRangesThatDoNotCoverTheModelOnce) {
   EXPECT_FALSE(check({{0, 2}, {2, 0xFFFFFFFF}}, 2));
 }
 
+/// Devices of 1 MB with 30 layers of 10 kB and 10 bytes of KV a token and layer.
+std::vector<PlaceTerms> equal_places(std::size_t n_devices) {
+  PlaceTerms place;
+  place.memory_bytes = 1'000'000;
+  place.layer_bytes.assign(30, 10'000);
+  place.kv_token_bytes = 10;
+  place.layer_ns = 100.0;
+  return std::vector<PlaceTerms>(n_devices, place);
+}
+constexpr PlaceGoals kGoals{.kv_tokens_min = 64, .kv_tokens_wanted = 1'000'000};
+
+std::vector<std::uint32_t> counts(const std::vector<LayerRange>& ranges) {
+  std::vector<std::uint32_t> n;
+  for (const LayerRange& range : ranges)
+    n.push_back(range.count);
+  return n;
+}
+
+TEST(PlaceBySpeed, TheDeviceWithTheHeadTakesFewerLayers) {
+  auto places = equal_places(2);
+  places[1].fixed_ns = 400.0;  // as long as four layers
+  const auto ranges = place_by_speed(places, kGoals);
+  ASSERT_TRUE(ranges) << ranges.error().message();
+  EXPECT_EQ(counts(*ranges), (std::vector<std::uint32_t>{17, 13}));
+}
+
+TEST(PlaceBySpeed, AFasterDeviceTakesMoreLayers) {
+  auto places = equal_places(3);
+  places[1].layer_ns = 50.0;
+  PlaceGoals goals = kGoals;
+  goals.kv_given_up_max = 0.9;
+  const auto ranges = place_by_speed(places, goals);
+  ASSERT_TRUE(ranges);
+  // Of those that take 800: the one whose middle device has most room.
+  EXPECT_EQ(counts(*ranges), (std::vector<std::uint32_t>{8, 14, 8}));
+  const auto roomier = place_by_speed(places, kGoals);
+  ASSERT_TRUE(roomier);
+  EXPECT_LE((*roomier)[1].count, 13U);
+}
+
+TEST(PlaceBySpeed, RoomIsNotGivenUpBeyondItsBound) {
+  auto places = equal_places(2);
+  places[1].fixed_ns = 2'000.0;  // even would be 25 and 5
+  for (const double given_up : {0.0, 0.1, 0.25, 0.5}) {
+    PlaceGoals goals = kGoals;
+    goals.kv_given_up_max = given_up;
+    const auto ranges = place_by_speed(places, goals);
+    ASSERT_TRUE(ranges);
+    const auto room = [](std::uint32_t n) { return (1e6 - n * 1e4) / (n * 10.0); };
+    EXPECT_GE(room((*ranges)[0].count), (1.0 - given_up) * room(15) - 1.0) << given_up;
+    if (given_up < 0.5) {
+      EXPECT_LT(room((*ranges)[0].count + 1), (1.0 - given_up) * room(15));
+    }
+  }
+}
+
+TEST(PlaceBySpeed, RoomThatNobodyCanUseIsNoReasonToBeSlow) {
+  auto places = equal_places(2);
+  places[1].fixed_ns = 2'000.0;
+  PlaceGoals goals = kGoals;
+  goals.kv_given_up_max = 0.0;
+  goals.kv_tokens_wanted = 1'000;
+  const auto ranges = place_by_speed(places, goals);
+  ASSERT_TRUE(ranges);
+  EXPECT_EQ(counts(*ranges), (std::vector<std::uint32_t>{25, 5}));
+}
+
+TEST(PlaceBySpeed, OfEquallyFastPlacementsTheRoomiestIsTaken) {
+  auto places = equal_places(3);
+  for (PlaceTerms& place : places)
+    place.layer_ns = 0.0;  // nothing known
+  places[2].fixed_bytes = 700'000;
+  const auto ranges = place_by_speed(places, kGoals);
+  ASSERT_TRUE(ranges);
+  EXPECT_LT((*ranges)[2].count, (*ranges)[0].count);
+}
+
+TEST(PlaceBySpeed, WhatFitsNowhereIsRefused) {
+  auto places = equal_places(2);
+  places[0].fixed_bytes = 990'000;
+  places[1].memory_bytes = 200'000;
+  const auto ranges = place_by_speed(places, kGoals);
+  ASSERT_FALSE(ranges);
+  EXPECT_EQ(ranges.error().code(), Code::exhausted);
+  EXPECT_EQ(place_by_speed({}, kGoals).error().code(), Code::invalid_argument);
+  EXPECT_EQ(place_by_speed(equal_places(31), kGoals).error().code(), Code::invalid_argument);
+}
+
 }  // namespace
 }  // namespace luna::model

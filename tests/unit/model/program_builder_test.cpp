@@ -2,6 +2,7 @@
 // arithmetic contract.
 #include "core/model/program_builder.hpp"
 
+#include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 #include "kernels/cpu/arithmetic.hpp"
 
@@ -42,7 +43,7 @@ luna_weight_desc make_desc(std::uint64_t n_rows, std::uint64_t n_cols, std::uint
 
 std::vector<ShardWeight> make_weights(const ModelConfig& config, const ShardSpec& shard) {
   std::vector<ShardWeight> weights;
-  for (const std::string& name : shard_weight_names(config, shard)) {
+  for (const auto& [name, rows] : shard_weight_parts(config, shard)) {
     WeightShape shape{config.vocab_size, config.hidden_size};
     if (name == kOutputNormName) shape = {1, config.hidden_size};
     for (std::size_t i = 0; i < kNLayerWeights; ++i) {
@@ -50,7 +51,9 @@ std::vector<ShardWeight> make_weights(const ModelConfig& config, const ShardSpec
       for (std::uint32_t layer = 0; layer < config.n_layers; ++layer)
         if (name == layer_weight_name(layer, weight)) shape = layer_weight_shape(config, weight);
     }
-    weights.push_back({name, make_desc(shape.n_rows, shape.n_cols, 4), 1000});
+    const ShardWeight whole{
+        .name = name, .desc = make_desc(shape.n_rows, shape.n_cols, 4), .file_bytes = 1000};
+    weights.push_back(rows ? take_rows(whole, *rows) : whole);
   }
   return weights;
 }
@@ -81,6 +84,84 @@ TEST(ProgramBuilder, ProgramsOfManyShapesPassVerify) {
           EXPECT_EQ(program->bound_slot(LUNA_SLOT_COMM).has_value(), n_devices > 1);
           EXPECT_EQ(program->bound_slot(LUNA_SLOT_LOGITS).has_value(), shard.has_head);
         }
+      }
+    }
+  }
+}
+
+TEST(TensorProgram, ProgramsOfManyShapesPassVerify) {
+  for (const auto& [n_heads, n_kv_heads, head_dim] :
+       std::vector<std::array<std::uint32_t, 3>>{{9, 3, 64}, {4, 4, 128}, {8, 8, 96}}) {
+    for (const bool tied : {true, false}) {
+      ModelConfig config = make_config(n_heads, n_kv_heads, head_dim);
+      config.tied_head = tied;
+      for (std::uint32_t n_ranks = 2; n_ranks <= 3; ++n_ranks) {
+        const auto shards = make_tensor_shards(config, n_ranks);
+        ASSERT_TRUE(shards) << shards.error().message();
+        std::uint32_t n_kv_heads_seen = 0;
+        for (const ShardSpec& shard : *shards) {
+          const auto weights = make_weights(config, shard);
+          const auto program = build_program(config, shard, weights, make_options());
+          ASSERT_TRUE(program) << program.error().message();
+          EXPECT_TRUE(verify(program->abi()));
+          EXPECT_EQ(program->abi().kv.n_layers, config.n_layers);
+          n_kv_heads_seen += program->abi().kv.n_kv_heads;
+          EXPECT_EQ(program->bound_slot(LUNA_SLOT_LOGITS).has_value(),
+                    shard.tensor_rank + 1 == n_ranks);
+        }
+        EXPECT_EQ(n_kv_heads_seen, n_kv_heads);
+      }
+    }
+  }
+}
+
+TEST(TensorProgram, EachRowOfALayerLiesOnOneDeviceAndSegmentsAreThoseOfTheWhole) {
+  ModelConfig config = make_config(9, 3, 64);
+  config.tied_head = true;
+  const auto shards = make_tensor_shards(config, 2);
+  ASSERT_TRUE(shards);
+  const ShardSpec alone = make_shards(std::vector<LayerRange>{{0, config.n_layers}})[0];
+  for (const ShardWeight& whole : make_weights(config, alone)) {
+    if (whole.desc.n_rows == 1 || whole.name == kEmbeddingName) continue;
+    std::uint64_t next = 0;
+    for (const ShardSpec& shard : *shards) {
+      const auto weights = make_weights(config, shard);
+      const auto part = std::ranges::find(weights, whole.name, &ShardWeight::name);
+      ASSERT_NE(part, weights.end());
+      EXPECT_EQ(part->first_row, next) << whole.name;
+      EXPECT_EQ(part->n_rows_total(), whole.desc.n_rows);
+      next += part->desc.n_rows;
+    }
+    EXPECT_EQ(next, whole.desc.n_rows) << whole.name;
+  }
+}
+
+TEST(TensorProgram, MoreDevicesThanKvHeadsAreRefusedWithTheNumbers) {
+  const ModelConfig config = make_config(9, 3, 64);
+  const auto shards = make_tensor_shards(config, 4);
+  ASSERT_FALSE(shards);
+  EXPECT_EQ(shards.error().code(), Code::unsupported);
+  EXPECT_THAT(shards.error().message(), ::testing::HasSubstr("over 4 devices"));
+  EXPECT_THAT(shards.error().message(), ::testing::HasSubstr("the model has 3"));
+}
+
+TEST(ColumnShare, SharesFollowEachOtherAndDifferByAUnitAtMost) {
+  for (std::uint32_t n_columns = 1; n_columns < 200; n_columns += 7) {
+    for (const std::uint32_t unit : {1U, 3U, 32U}) {
+      for (std::uint32_t n_ranks = 1; n_ranks <= 5; ++n_ranks) {
+        std::uint32_t next = 0;
+        std::uint32_t last_count = ~0U;
+        for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+          const ColumnShare share = column_share(n_columns, unit, rank, n_ranks);
+          EXPECT_EQ(share.first, next);
+          EXPECT_LE(share.count, last_count) << "the first are never smaller";
+          if (rank > 0) {
+            EXPECT_LE(last_count, share.count + 2 * unit - 1);
+          }
+          last_count = share.count;
+          next = share.end();
+        }
+        EXPECT_EQ(next, n_columns);
       }
     }
   }

@@ -1,0 +1,159 @@
+// Measurements of devices, kept for the next start.
+#include "core/base/log.hpp"
+#include "core/base/output_file.hpp"
+#include "core/base/sha256.hpp"
+#include "core/model/speed_probe.hpp"
+#include "core/model/weight_names.hpp"
+
+#include <boost/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+namespace luna::model {
+namespace {
+
+namespace json = boost::json;
+
+// Grows when what is measured, or how, becomes another.
+constexpr int kFormat = 1;
+constexpr std::size_t kTextBytesMax = 64 * 1024;
+constexpr std::size_t kPointsMax = 64;
+constexpr double kNsMax = 1e15;
+
+json::array to_json(const RowTimes& times) {
+  json::array points;
+  for (const RowTimes::Point& point : times.points())
+    points.push_back(json::array{point.n_rows, point.ns});
+  return points;
+}
+
+Error corrupt(const std::string& what) {
+  return {Code::corrupt, "a device's measured speed: " + what};
+}
+
+Result<double> read_ns(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(key);
+  if (value == nullptr || !value->is_number()) return corrupt(std::string(key) + ": no number");
+  const double ns = value->to_number<double>();
+  if (!std::isfinite(ns) || ns < 0.0 || ns > kNsMax)
+    return corrupt(std::string(key) + " = " + std::to_string(ns));
+  return ns;
+}
+
+Result<RowTimes> read_times(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(key);
+  if (value == nullptr || !value->is_array()) return corrupt(std::string(key) + ": no list");
+  const json::array& list = value->get_array();
+  if (list.empty() || list.size() > kPointsMax)
+    return corrupt(std::string(key) + " of " + std::to_string(list.size()) + " points");
+  std::vector<RowTimes::Point> points;
+  for (const json::value& entry : list) {
+    const json::array* pair = entry.if_array();
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_number() || !(*pair)[1].is_number())
+      return corrupt(std::string(key) + ": a point that is no pair of numbers");
+    const RowTimes::Point point{(*pair)[0].to_number<double>(), (*pair)[1].to_number<double>()};
+    const double before = points.empty() ? 0.0 : points.back().n_rows;
+    if (!(point.n_rows > before && point.n_rows < kNsMax && point.ns > 0.0 && point.ns < kNsMax))
+      return corrupt(std::string(key) + ": " + std::to_string(point.ns) + " ns for " +
+                     std::to_string(point.n_rows) + " rows");
+    points.push_back(point);
+  }
+  return RowTimes(std::move(points));
+}
+
+std::filesystem::path file_of(const std::filesystem::path& cache, const std::string& key) {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(key)));
+  return cache / (hex_of(hash.finish()) + ".json");
+}
+
+std::optional<DeviceSpeed> find_speed(const std::filesystem::path& path, const std::string& key) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text(kTextBytesMax, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  auto speed = read_speed(text, key);
+  if (speed) return std::move(*speed);
+  logger("model")->warn("measured speed not usable, measuring again file={} reason=\"{}\"",
+                        path.string(),
+                        speed.error().message());
+  return std::nullopt;
+}
+
+Result<void> keep_speed(const std::filesystem::path& path, const std::string& text) {
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed) return Error{Code::io, path.parent_path().string() + ": " + failed.message()};
+  LUNA_TRY(OutputFile file, OutputFile::create(path));
+  LUNA_TRY(file.append(std::as_bytes(std::span(text))));
+  LUNA_TRY(file.close());
+  return file.commit();
+}
+
+}  // namespace
+
+Result<std::string> probe_key(const Device& device, const ProbeSubject& subject) {
+  const luna_device_info& info = device.info();
+  const ModelConfig& config = *subject.config;
+  std::ostringstream key;
+  key << "format " << kFormat << "; backend " << device.backend_name() << "; device " << info.name
+      << "; " << info.detail << "; threads " << device.n_threads() << "; numerics "
+      << subject.program.numerics << "; kv " << subject.program.kv_dtype << " x "
+      << subject.program.kv_block_tokens << "; hidden " << config.hidden_size << "; heads "
+      << config.n_heads << " / " << config.n_kv_heads << " x " << config.head_dim << "; ffn "
+      << config.ffn_size << "; vocabulary " << config.vocab_size << "; weights";
+  for (const std::string& name : probe_tensors(config)) {
+    LUNA_TRY(const ShardWeight weight, subject.source->describe(name));
+    key << ' ' << weight.desc.klass << '.' << weight.desc.dtype << '.' << weight.desc.bits << '.'
+        << weight.desc.group << '.' << weight.desc.super;
+  }
+  return key.str();
+}
+
+std::string speed_text(const std::string& key, const DeviceSpeed& speed) {
+  return json::serialize(json::object{{"key", key},
+                                      {"layer", to_json(speed.layer)},
+                                      {"head", to_json(speed.head)},
+                                      {"kv_token_ns", speed.kv_token_ns},
+                                      {"prompt_kv_token_ns", speed.prompt_kv_token_ns},
+                                      {"embedding_row_ns", speed.embedding_row_ns},
+                                      {"step_ns", speed.step_ns}});
+}
+
+Result<DeviceSpeed> read_speed(const std::string& text, const std::string& key) {
+  boost::system::error_code failed;
+  const json::value value = json::parse(text, failed);
+  if (failed || !value.is_object()) return corrupt("no JSON object");
+  const json::object& object = value.get_object();
+  const json::value* found = object.if_contains("key");
+  if (found == nullptr || !found->is_string()) return corrupt("no key");
+  if (std::string_view(found->get_string()) != key)
+    return Error{Code::not_found, "a device's measured speed: it is of another device or model"};
+  DeviceSpeed speed;
+  LUNA_TRY(speed.layer, read_times(object, "layer"));
+  LUNA_TRY(speed.head, read_times(object, "head"));
+  LUNA_TRY(speed.kv_token_ns, read_ns(object, "kv_token_ns"));
+  LUNA_TRY(speed.prompt_kv_token_ns, read_ns(object, "prompt_kv_token_ns"));
+  LUNA_TRY(speed.embedding_row_ns, read_ns(object, "embedding_row_ns"));
+  LUNA_TRY(speed.step_ns, read_ns(object, "step_ns"));
+  return speed;
+}
+
+Result<DeviceSpeed> probe_speed(const Device& device,
+                                const ProbeSubject& subject,
+                                const std::filesystem::path& cache) {
+  if (cache.empty()) return probe_speed(device, subject);
+  LUNA_TRY(const std::string key, probe_key(device, subject));
+  const std::filesystem::path path = file_of(cache, key);
+  if (auto known = find_speed(path, key)) return std::move(*known);
+  LUNA_TRY(DeviceSpeed speed, probe_speed(device, subject));
+  if (Result<void> kept = keep_speed(path, speed_text(key, speed)); !kept)
+    logger("model")->warn("measured speed not kept reason=\"{}\"", kept.error().message());
+  return speed;
+}
+
+}  // namespace luna::model
