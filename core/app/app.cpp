@@ -3,6 +3,7 @@
 #include "core/app/cluster_host.hpp"
 #include "core/app/devices.hpp"
 #include "core/app/known_models.hpp"
+#include "core/app/layout_choice.hpp"
 #include "core/app/plan_text.hpp"
 #include "core/app/prompt_runner.hpp"
 #include "core/app/served_model.hpp"
@@ -81,6 +82,7 @@ struct App::Impl {
   Result<void> open_devices();
   [[nodiscard]] std::vector<model::Device*> devices_of(const std::vector<std::string>& names) const;
   [[nodiscard]] const ServedModel* find_model(const std::string& name) const;
+  [[nodiscard]] Result<config::Layout> layout_of(const config::ModelSettings& model) const;
   Result<void> open_cluster();
   Result<void> load_models(const std::function<bool()>& keep_going);
   Result<void> load_model(const config::ModelSettings& wanted,
@@ -170,6 +172,16 @@ const ServedModel* App::Impl::find_model(const std::string& name) const {
   return nullptr;
 }
 
+/// As it is given, or the best one.
+Result<config::Layout> App::Impl::layout_of(const config::ModelSettings& model) const {
+  if (model.layout != config::Layout::automatic) return model.layout;
+  if (model.devices.size() < 2 || model.groups) return config::Layout::pipeline;
+  const std::vector<model::Device*> found = devices_of(model.devices);
+  model::ModelResources resources{quants, found, std::nullopt};
+  if (transport) resources.collective = transport->collective;
+  return choose_layout(model, settings.speculation, resources);
+}
+
 Result<void> App::Impl::open_cluster() {
   if (!settings.cluster) return {};
   LUNA_TRY(cluster, ClusterHost::open(*catalog, settings, options.version));
@@ -185,9 +197,10 @@ Result<void> App::Impl::load_models(const std::function<bool()>& keep_going) {
     if (speculation.method == config::SpeculationMethod::draft &&
         model.name == speculation.draft_model)
       draft = {model, devices_of(model.devices)};
-  for (const config::ModelSettings& wanted : settings.models) {
+  for (config::ModelSettings wanted : settings.models) {
     // It answers nothing itself: each of the others has one of its own.
     if (wanted.name == speculation.draft_model) continue;
+    LUNA_TRY(wanted.layout, layout_of(wanted));
     LUNA_TRY(wanted.has_joined_devices ? load_joined_model(wanted, keep_going)
                                        : load_model(wanted, draft));
   }

@@ -18,6 +18,7 @@ namespace {
 struct Findings {
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
+  std::vector<std::string> notes;
 };
 
 /// A model's file or folder must be there; a known name may still have to be pulled.
@@ -58,6 +59,14 @@ Findings check(const CheckOptions& options) {
   const auto catalog = plugin::Catalog::scan({folders, nullptr});
   for (const Error& error : plugin::check_settings(settings, *catalog))
     findings.errors.push_back(error.message());
+  // A model that is not here cannot be timed.
+  if (findings.errors.empty() && findings.warnings.empty() && options.explain_layouts) {
+    auto sentences = options.explain_layouts(settings, options.plugin_folders);
+    if (sentences)
+      findings.notes = std::move(*sentences);
+    else
+      findings.errors.push_back(sentences.error().message());
+  }
   return findings;
 }
 
@@ -70,7 +79,8 @@ void print_json(const Findings& findings, std::ostream& out) {
   };
   const boost::json::object object = {{"ok", findings.errors.empty()},
                                       {"errors", list(findings.errors)},
-                                      {"warnings", list(findings.warnings)}};
+                                      {"warnings", list(findings.warnings)},
+                                      {"notes", list(findings.notes)}};
   out << boost::json::serialize(object) << "\n";
 }
 
@@ -85,6 +95,8 @@ int run_check(const CheckOptions& options, const CommandStreams& streams) {
       streams.err << "error: " << error << "\n";
     for (const std::string& warning : findings.warnings)
       streams.err << "warning: " << warning << "\n";
+    for (const std::string& note : findings.notes)
+      streams.out << note << "\n";
     if (findings.errors.empty()) streams.out << "the configuration is right\n";
   }
   return findings.errors.empty() ? kExitFine : kExitFailed;

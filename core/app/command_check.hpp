@@ -2,6 +2,9 @@
 #pragma once
 
 #include "core/app/text_command.hpp"
+#include "core/config/settings.hpp"
+
+#include <luna/result.hpp>
 
 #include <filesystem>
 #include <functional>
@@ -21,10 +24,15 @@ struct CheckOptions {
   std::vector<std::filesystem::path> plugin_folders;  ///< searched first
   NamedModels models;
   bool json = false;
+  /// Says what models with layout = "auto" would get, a sentence each; empty: nobody asks.
+  std::function<Result<std::vector<std::string>>(
+      const config::Settings&, const std::vector<std::filesystem::path>& plugin_folders)>
+      explain_layouts;
 };
 
 /// Parses the file, checks types, ranges, unknown keys and references, looks for the models'
-/// files, loads and queries the plugins that are named and checks their settings; creates none.
+/// files, loads and queries the plugins that are named and checks their settings; creates none,
+/// unless a model has layout = "auto": then its devices are opened and timed to say what it gets.
 /// A model that is known but not pulled is a warning. Messages go to standard error.
 /// Returns  the exit status: 0 if there is no error
 int run_check(const CheckOptions& options, const CommandStreams& streams);

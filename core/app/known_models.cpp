@@ -36,6 +36,10 @@ std::filesystem::path model_cache() {
   return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "luna" / "models";
 }
 
+std::filesystem::path speed_cache() {
+  return model_cache().parent_path() / "speeds";
+}
+
 std::string pull_command(std::string_view name) {
   return "luna pull " + std::string(name);
 }

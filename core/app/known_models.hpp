@@ -25,6 +25,9 @@ std::span<const KnownModel> known_models();
 /// $XDG_CACHE_HOME/luna/models, else ~/.cache/luna/models.
 std::filesystem::path model_cache();
 
+/// Beside it: what was measured of this machine's devices.
+std::filesystem::path speed_cache();
+
 /// The file of a model that was pulled. [start-up]
 /// Errors  not_found, with the command that pulls it or with the names that are known
 Result<std::filesystem::path> find_model(std::string_view name);

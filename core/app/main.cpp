@@ -12,6 +12,7 @@
 #include "core/app/command_tokenize.hpp"
 #include "core/app/command_worker.hpp"
 #include "core/app/known_models.hpp"
+#include "core/app/layout_choice.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
 #include "core/base/log.hpp"
@@ -331,14 +332,15 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
       ->required();
   inspect->add_flag("--json", line.json, "for programs");
 
-  CLI::App* check = add(app,
-                        line,
-                        "check",
-                        "Check a TOML file and the plugins it names",
-                        [](CommandLine& l, const CommandStreams& s) {
-                          if (l.keys) return run_check_keys(s);
-                          return run_check({l.path, l.plugin_folders, named_models(), l.json}, s);
-                        });
+  CLI::App* check = add(
+      app,
+      line,
+      "check",
+      "Check a TOML file and the plugins it names",
+      [](CommandLine& l, const CommandStreams& s) {
+        if (l.keys) return run_check_keys(s);
+        return run_check({l.path, l.plugin_folders, named_models(), l.json, explain_layouts}, s);
+      });
   CLI::Option_group* what = check->add_option_group("what", "one of");
   what->add_option("file", line.path, "a TOML file");
   what->add_flag("--keys", line.keys, "print every key there is instead");

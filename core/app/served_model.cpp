@@ -66,6 +66,17 @@ std::uint32_t n_draft_rows(const config::ModelSettings& model,
                    model.step_tokens_max - model.n_sequences_max});
 }
 
+model::SpeedOptions speed_options(const config::ModelSettings& settings) {
+  model::SpeedOptions options;
+  options.probe = settings.probe;
+  options.cache = speed_cache();
+  options.load = {.prompt = settings.expected.prompt,
+                  .reused = settings.expected.reused,
+                  .output = settings.expected.output,
+                  .users = settings.expected.users};
+  return options;
+}
+
 /// n_draft_rows  rows with logits beyond one a sequence
 model::ModelOptions model_options(const config::ModelSettings& settings,
                                   const std::filesystem::path& path,
@@ -81,6 +92,8 @@ model::ModelOptions model_options(const config::ModelSettings& settings,
     options.kv_blocks_max = div_ceil(*settings.kv_tokens_max, settings.kv_block_tokens);
   options.prune_keep_percent = settings.prune_keep_percent;
   options.n_lanes = settings.n_micro_batches;
+  options.speed = speed_options(settings);
+  options.is_tensor_split = settings.layout == config::Layout::tensor && !settings.groups;
   options.limits.n_rows_max = settings.step_tokens_max;
   options.limits.n_seqs_max = settings.n_sequences_max;
   options.limits.n_out_rows_max = settings.n_sequences_max + n_draft_rows;
@@ -271,6 +284,13 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
   return {};
+}
+
+Result<model::ModelOptions> model_options(const config::ModelSettings& settings,
+                                          const config::SpeculationSettings& speculation) {
+  LUNA_TRY(const std::filesystem::path path, path_of(settings));
+  return model_options(
+      settings, path, n_draft_rows(settings, speculation_options(settings, speculation)));
 }
 
 ServedModel::ServedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

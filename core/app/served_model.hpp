@@ -44,6 +44,11 @@ struct ModelParts {
   std::optional<DraftParts> draft;  ///< there when the method of speculation is draft
 };
 
+/// How the model is asked for.
+/// Errors  not_found: its file, with the command that pulls it
+Result<model::ModelOptions> model_options(const config::ModelSettings& settings,
+                                          const config::SpeculationSettings& speculation);
+
 /// Owned by App. A resource.
 class ServedModel {
  public:

@@ -4,7 +4,7 @@ namespace luna::config {
 
 std::vector<std::vector<std::string>> ModelSettings::device_groups() const {
   if (groups) return *groups;
-  if (layout == Layout::pipeline) return {devices};
+  if (layout != Layout::replicas) return {devices};
   std::vector<std::vector<std::string>> each;
   for (const std::string& device : devices)
     each.push_back({device});

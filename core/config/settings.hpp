@@ -90,7 +90,9 @@ struct DeviceSettings {
 enum class KvCacheType { bf16, int8 };
 enum class Numerics { i12, i8, bf16 };
 enum class PrefixCacheScope { all, tenant };
-enum class Layout { pipeline, replicas };
+/// How a model lies on its devices: a range of layers each, a copy each, a part of every layer
+/// each, or whichever of them is expected to serve most.
+enum class Layout { pipeline, replicas, tensor, automatic };
 
 /// A contiguous range of a model's layers.
 struct LayerRange {
@@ -98,6 +100,14 @@ struct LayerRange {
   std::uint32_t count = 0;
 
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
+/// What clients are expected to send: means in tokens.
+struct ExpectedLoad {
+  std::uint32_t prompt = 128;  ///< new in a request
+  std::uint32_t reused = 512;  ///< before it: the history of its session
+  std::uint32_t output = 128;
+  std::uint32_t users = 32;  ///< sessions, each of which waits for one answer at a time
 };
 
 /// One [[model]].
@@ -122,6 +132,8 @@ struct ModelSettings {
   std::uint32_t kv_reserve_percent = 0;             ///< of the KV cache: left to sequences that run
   std::uint32_t n_sequences_max = 0;                ///< running at the same time
   std::uint32_t step_tokens_max = 0;
+  bool probe = true;      ///< layers are placed by measured speed, where no ranges are given
+  ExpectedLoad expected;  ///< by which placements and layouts are compared
   std::uint32_t n_micro_batches = 0;     ///< steps in flight; 0: one a device
   std::uint32_t kv_block_tokens = 0;     ///< power of two in 32..256
   std::uint32_t prune_keep_percent = 0;  ///< of a prompt's KV, once it is computed

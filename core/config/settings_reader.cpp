@@ -279,6 +279,12 @@ class Reader {
 
   void check_layers(const ModelSettings& model, const std::string& name, const TomlNode& node) {
     if (!model.layers || model.devices.empty()) return;
+    if (!model.groups && (model.layout == Layout::tensor || model.layout == Layout::automatic)) {
+      report(value_position(node, "layers"),
+             name + ".layers: has no effect beside " + name +
+                 ".layout = \"tensor\" or \"auto\"; remove one of them");
+      return;
+    }
     for (const std::vector<std::string>& group : model.device_groups()) {
       if (model.layers->size() == group.size()) continue;
       report(value_position(node, "layers"),
@@ -331,6 +337,11 @@ class Reader {
              name + ".layers: must be \"auto\" where devices = [\"*\"]");
     model.devices.clear();
     model.has_joined_devices = true;
+    if (model.layout == Layout::tensor || model.layout == Layout::automatic)
+      report(value_position(node, "layout"),
+             name +
+                 ".layout: devices that workers bring are neither timed nor share layers: must be "
+                 "pipeline or replicas");
   }
 
   void resolve_devices(ModelSettings& model,

@@ -132,8 +132,9 @@ constexpr std::array kKeys = {
   KeyRow{"model", "devices", text_list, 0, 0, "", kRequired,
          "names of the devices that hold it, in layer order; [\"*\"]: all that workers bring",
          store<&ModelSettings::devices>},
-  KeyRow{"model", "layout", choice, 0, 0, "pipeline|replicas", "pipeline",
-         "pipeline: the devices share the layers of one copy; replicas: each device holds a copy",
+  KeyRow{"model", "layout", choice, 0, 0, "pipeline|replicas|tensor|auto", "pipeline",
+         "pipeline: the devices share the layers of one copy; replicas: each device holds a copy; tensor: "
+         "each has a part of every layer; auto: what is predicted to serve most of the `expected` load",
          store<&ModelSettings::layout>},
   KeyRow{"model", "groups", text_lists, 0, 0, "", "",
          "the devices once more, such as [[\"a0\", \"a1\"], [\"a2\", \"a3\"]]: those of each list share "
@@ -157,6 +158,14 @@ constexpr std::array kKeys = {
   KeyRow{"model", "micro_batches", integer, 0, 8, "", "0",
          "steps in flight, so that each device works on one; 0: as many as devices; with a draft model 1",
          store<&ModelSettings::n_micro_batches>},
+  KeyRow{"model", "probe", boolean, 0, 0, "", "true",
+         "with several devices: time a layer and a part of the head on each at start (kept in the user's cache), "
+         "and place layers so that the slowest is fastest; false: by bytes",
+         store<&ModelSettings::probe>},
+  KeyRow{"model", "expected", load, 0, 1 << 20, "", "",
+         "what clients will send, by which placements and layouts are compared: tokens of a prompt, of "
+         "the history before it that the prefix cache may hold, of an answer, and how many users",
+         store<&ModelSettings::expected>},
   KeyRow{"model", "kv_block_tokens", choice, 0, 0, "32|64|128|256", "32",
          "tokens of a KV block", [](void* record, const Value& value) {
            static_cast<ModelSettings*>(record)->kv_block_tokens =
@@ -263,6 +272,10 @@ std::string describe_key(const KeyRow& row) {
     case layers:
       return "\"auto\", layers per device such as [18, 12], or ranges such as [\"0..17\", "
              "\"18..29\"]";
+    case load:
+      return "a table such as {prompt = 128, reused = 512, output = 128, users = 32} of whole "
+             "numbers up to " +
+             std::to_string(row.max) + ", all but reused at least 1";
   }
   return "";
 }

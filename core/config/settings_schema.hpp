@@ -26,6 +26,7 @@ enum class ValueType {
   text_list,   ///< at least one text
   text_lists,  ///< lists of texts, at least one, none of them empty
   layers,      ///< "auto", counts per device [18, 12], or ranges ["0..17", "18..29"]
+  load,        ///< a table of whole numbers in min..max: prompt, reused, output, users
 };
 
 /// A checked value on its way to its field. A choice is its place among the choices, true is 1.
@@ -35,7 +36,8 @@ using Value = std::variant<std::int64_t,
                            std::vector<std::filesystem::path>,
                            std::vector<std::string>,
                            std::vector<std::vector<std::string>>,
-                           std::vector<LayerRange>>;
+                           std::vector<LayerRange>,
+                           ExpectedLoad>;
 
 struct KeyRow {
   std::string_view table;

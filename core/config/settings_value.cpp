@@ -107,6 +107,30 @@ std::optional<std::vector<LayerRange>> convert_layers(const KeyRow& row, const T
   return ranges;
 }
 
+std::optional<ExpectedLoad> convert_load(const KeyRow& row, const TomlNode& node) {
+  const auto* table = as<TomlNode::Table>(node);
+  if (table == nullptr) return std::nullopt;
+  struct Part {
+    std::string_view key;
+    std::uint32_t ExpectedLoad::*field;
+    std::int64_t least;
+  };
+  static constexpr Part kParts[] = {{"prompt", &ExpectedLoad::prompt, 1},
+                                    {"reused", &ExpectedLoad::reused, 0},
+                                    {"output", &ExpectedLoad::output, 1},
+                                    {"users", &ExpectedLoad::users, 1}};
+  ExpectedLoad load;
+  for (const TomlEntry& entry : *table) {
+    const auto part = std::ranges::find(kParts, entry.key, &Part::key);
+    const auto* number = as<std::int64_t>(entry.node);
+    if (part == std::end(kParts) || number == nullptr || *number < part->least ||
+        !in_range(row, *number))
+      return std::nullopt;
+    load.*(part->field) = static_cast<std::uint32_t>(*number);
+  }
+  return load;
+}
+
 template <typename T, typename Convert>
 std::optional<std::vector<T>> convert_list(const TomlNode& node, const Convert& convert_element) {
   const auto* list = as<TomlNode::List>(node);
@@ -184,6 +208,8 @@ std::optional<Value> convert(const KeyRow& row,
     }
     case ValueType::layers:
       return wrap(convert_layers(row, node));
+    case ValueType::load:
+      return wrap(convert_load(row, node));
   }
   return std::nullopt;
 }

@@ -41,6 +41,8 @@ def test_no_way_of_computing_changes_a_bit(
         "tcp": {"n_devices": 2, "transport": "tcp"},
         "three devices": {"n_devices": 3},
         "two replicas": {"n_devices": 2, "model_keys": 'layout = "replicas"'},
+        "tensor split of two": {"n_devices": 2, "model_keys": 'layout = "tensor"'},  # 2 and 1 KV heads
+        "tensor split of three": {"n_devices": 3, "model_keys": 'layout = "tensor"'},
         "two pipelines": {"n_devices": 4, "model_keys": 'groups = [["cpu0", "cpu1"], ["cpu2", "cpu3"]]'},
         "no prefix cache": {"model_keys": "prefix_cache = false"},
         "draft model": {"model_keys": draft_model_keys(model)},
@@ -50,6 +52,8 @@ def test_no_way_of_computing_changes_a_bit(
         threads = keys.pop("threads", 1)
         n_groups = {"two replicas": 2, "two pipelines": 2}.get(name, 1)
         n_steps = keys.get("n_devices", 1) // n_groups  # of a group, in flight
+        if name.startswith("tensor"):
+            n_steps = 1  # on all devices at once
         path = tmp_path / f"{name}.toml"
         text = config_text(model, **keys).replace("threads = 1", f"threads = {threads}")
         path.write_text(text, encoding="utf-8")

@@ -106,7 +106,7 @@ class CheckCommand : public testing::Test {
     std::ofstream(file_) << text;
     const NamedModels models{{"small"}, [](const std::string& name) { return name == "cached"; }};
     return run([&](const CommandStreams& s) {
-      return run_check({file_, {kZoo / "none"}, models, json}, s);
+      return run_check({file_, {kZoo / "none"}, models, json, {}}, s);
     });
   }
 

@@ -82,7 +82,8 @@ TEST(Settings, WrittenKeysReachTheirFields) {
                17,
                "devices = [\"a0\"]\nkv_cache = \"int8\"\nnumerics = \"bf16\"\nlayers = [30]\n"
                "context_tokens_max = 4096\nkv_tokens_max = 16384\nkv_block_tokens = 128\n"
-               "prefix_cache = false\nprefix_cache_scope = \"tenant\"\n");
+               "prefix_cache = false\nprefix_cache_scope = \"tenant\"\nprobe = false\n"
+               "expected = {prompt = 50, reused = 0, users = 7}\n");
   const SettingsReading reading =
       read(text +
            "[server]\nport = 0\nidle_timeout_ms = 7\nbody_bytes_max = \"1MiB\"\n"
@@ -97,6 +98,11 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   EXPECT_EQ(s.models[0].kv_tokens_max, 16384u);
   EXPECT_EQ(s.models[0].kv_block_tokens, 128u);
   EXPECT_FALSE(s.models[0].prefix_cache);
+  EXPECT_FALSE(s.models[0].probe);
+  EXPECT_EQ(s.models[0].expected.prompt, 50u);
+  EXPECT_EQ(s.models[0].expected.reused, 0u);
+  EXPECT_EQ(s.models[0].expected.output, 128u);
+  EXPECT_EQ(s.models[0].expected.users, 7u);
   EXPECT_EQ(s.models[0].prefix_cache_scope, PrefixCacheScope::tenant);
   EXPECT_EQ(s.server.port, 0);
   EXPECT_EQ(s.server.idle_timeout, milliseconds(7));
@@ -104,6 +110,22 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   EXPECT_EQ(s.server.api_keys_file, "/conf/keys");
   EXPECT_EQ(s.log.level, LogLevel::warn);
   EXPECT_THAT(s.plugins.paths, ElementsAre("/conf/more", "/abs"));
+}
+
+TEST(Settings, AnExpectedLoadHasKnownCountsOnly) {
+  for (const char* load : {"5",
+                           "{}x",
+                           "{prompt = 0}",
+                           "{users = 0}",
+                           "{prompt = 1.5}",
+                           "{prompts = 5}",
+                           "{output = 9999999}",
+                           "{reused = -1}"}) {
+    std::string text = kLeast;
+    text.replace(
+        text.find("devices = "), 17, "devices = [\"a0\"]\nexpected = " + std::string(load) + "\n");
+    EXPECT_NE(messages(read(text)), "") << load;
+  }
 }
 
 TEST(Settings, LayersAreCountsOrRanges) {
@@ -149,7 +171,8 @@ TEST(Settings, GroupsOfDevicesEachHoldACopy) {
 
 TEST(Settings, GroupsThatAreNonsenseAreToldWithTheirPlace) {
   const auto wrong = [](const std::string& keys) { return messages(read_groups(keys)); };
-  EXPECT_THAT(wrong("layout = \"star\""), HasSubstr("one of pipeline|replicas (t.toml:9:10)"));
+  EXPECT_THAT(wrong("layout = \"star\""),
+              HasSubstr("one of pipeline|replicas|tensor|auto (t.toml:9:10)"));
   EXPECT_THAT(wrong("groups = [\"a0\"]"), HasSubstr("must be a list of lists"));
   EXPECT_THAT(wrong("groups = [[\"a0\"], []]"), HasSubstr("must be a list of lists"));
   EXPECT_THAT(wrong("groups = [[\"a0\", \"a1\"], [\"a2\", \"a9\"]]"),
