@@ -271,6 +271,7 @@ class StepThread : public ThreadView {
     }
     const TensorRef& t = op.action == Action::recv ? op.out : op.in[0];
     const std::uint32_t n = n_rows(t.rows);
+    if (n == 0) return LUNA_OK;  // logits that nobody wants: no rank sends or waits
     const std::uint64_t n_floats = std::uint64_t{n} * t.width;
     auto* in = reinterpret_cast<float*>(c_.shared + s_.message);
     float* out = in + (n_floats + 15) / 16 * 16;
