@@ -155,7 +155,8 @@ Copies make_tensor(const LayoutProblem& problem) {
                                 .embedding_share = is_last ? 1.0 : 0.0});
   }
   copy.kv_tokens = *room;
-  copy.cost.message_ns = kGathersPerLayer * model.n_layers * problem.link.latency_ns;
+  copy.cost.message_ns =
+      kGathersPerLayer * model.n_layers * (problem.link.latency_ns + problem.link.gather_ns);
   copy.cost.message_row_ns = static_cast<double>(model.n_layers * model.gather_row_bytes) * even /
                              problem.link.bytes_per_ns;
   copy.cost.n_devices_at_once = problem.bounds.n_devices_at_once;

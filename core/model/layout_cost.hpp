@@ -48,6 +48,11 @@ struct LayoutDevice {
 struct LayoutLink {
   double latency_ns = 0.0;  ///< from a send to the end of its receive
   double bytes_per_ns = 1.0;
+  /// What a gather of a tensor split takes beyond its messages: all wait for the slowest.
+  double gather_ns = kGatherNs;
+
+  // Two CPU devices over `inproc`: what single rows of a small model took beyond half of its ops.
+  static constexpr double kGatherNs = 8'000.0;
 };
 
 /// Bounds of an engine, of which each copy of the model has one.
@@ -60,9 +65,10 @@ struct LayoutBounds {
   double host_step_ns = kHostStepNs;
   double host_row_ns = kHostRowNs;
 
-  // Planning, laying out and waking; and of each row sampling, text and publishing, on the cores
-  // that devices use too: what steps take in `luna bench` beyond the same steps without an engine.
-  static constexpr double kHostStepNs = 20'000.0;
+  // Threads of engine and devices that wake each other, planning, publishing; and of each row
+  // sampling and text, on the cores that devices use too: what steps take in `luna bench` beyond
+  // their ops.
+  static constexpr double kHostStepNs = 300'000.0;
   static constexpr double kHostRowNs = 20'000.0;
 };
 

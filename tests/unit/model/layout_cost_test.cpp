@@ -30,10 +30,12 @@ LayoutProblem two_devices(double weight_share) {
   device.speed.prompt_kv_token_ns = 10.0;
   device.memory_bytes = static_cast<std::uint64_t>(80'000'000 / weight_share);
   problem.devices = {device, device};
-  problem.link = {.latency_ns = 3'000.0, .bytes_per_ns = 4.0};
+  problem.link = {.latency_ns = 3'000.0, .bytes_per_ns = 4.0, .gather_ns = 0.0};
   problem.bounds.n_sequences_max = 128;
   problem.bounds.step_tokens_max = 512;
   problem.bounds.n_devices_at_once = 2.0;
+  problem.bounds.host_step_ns = 20'000.0;
+  problem.bounds.host_row_ns = 2'000.0;
   return problem;
 }
 
