@@ -60,8 +60,9 @@ LocalShard::~LocalShard() {
   for (const std::uint64_t buffer : buffers_)
     backend.free_buffer(device, buffer);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    if (is_packed_ && parts_.store != nullptr)
-      parts_.store->keep(key_of(draft_->weights[i].name), weights_[i]);
+    const bool is_whole = draft_->weights[i].n_rows_elsewhere == 0;
+    if (is_packed_ && is_whole && parts_.store != nullptr)
+      parts_.store->keep(key_of(draft_->weights[i].name), draft_->weights[i], weights_[i]);
     else
       backend.weight_free(device, weights_[i]);
   }
@@ -91,12 +92,23 @@ Result<void> LocalShard::open_weights() {
   draft_.emplace();
   draft_->device = parts_.device;
   LUNA_TRY(draft_->spec, make_spec());
+  const std::vector<WeightPart> parts = shard_weight_parts(config_, draft_->spec);
+  // Of a part of a weight it is not known which rows were kept.
+  const auto kept = [this](const WeightPart& part) -> const ShardWeight* {
+    if (parts_.store == nullptr || part.rows) return nullptr;
+    return parts_.store->find(key_of(part.name));
+  };
   std::vector<std::string> missing;
-  for (const std::string& name : shard_weight_names(config_, draft_->spec))
-    if (parts_.store == nullptr || !parts_.store->has(key_of(name))) missing.push_back(name);
+  for (const WeightPart& part : parts)
+    if (kept(part) == nullptr) missing.push_back(part.name);
   LUNA_TRY(parts_.file->file->open_tensors(missing));
   source_ = std::make_unique<WeightSource>(*parts_.file->file, parts_.quants);
-  for (const WeightPart& part : shard_weight_parts(config_, draft_->spec)) {
+  for (const WeightPart& part : parts) {
+    // What is not opened cannot be described again.
+    if (const ShardWeight* known = kept(part); known != nullptr) {
+      draft_->weights.push_back(*known);
+      continue;
+    }
     LUNA_TRY(ShardWeight weight, source_->describe(part.name));
     if (part.rows) weight = take_rows(std::move(weight), *part.rows);
     draft_->weights.push_back(std::move(weight));
@@ -162,8 +174,9 @@ Result<void> LocalShard::load_missing(const LoadProgress& progress) {
   weights_.assign(draft_->weights.size(), 0);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const ShardWeight& weight = draft_->weights[i];
-    const auto kept =
-        parts_.store != nullptr ? parts_.store->take(key_of(weight.name)) : std::nullopt;
+    const auto kept = parts_.store != nullptr && weight.n_rows_elsewhere == 0
+                          ? parts_.store->take(key_of(weight.name))
+                          : std::nullopt;
     if (kept) {
       weights_[i] = *kept;
     } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/model/device.hpp"
+#include "core/model/program_builder.hpp"
 
 #include <cstdint>
 #include <map>
@@ -25,30 +26,38 @@ class WeightStore {
     return identity + "/" + std::to_string(numerics) + "/" + name;
   }
 
-  [[nodiscard]] bool has(const std::string& key) const { return handles_.contains(key); }
+  /// How a weight was described that is there; null: it is not.
+  [[nodiscard]] const ShardWeight* find(const std::string& key) const {
+    const auto found = kept_.find(key);
+    return found == kept_.end() ? nullptr : &found->second.weight;
+  }
   /// Takes over a packed weight; one of this key that is there already stays instead.
-  void keep(const std::string& key, std::uint64_t handle) {
-    if (!handles_.emplace(key, handle).second) free(handle);
+  void keep(const std::string& key, const ShardWeight& weight, std::uint64_t handle) {
+    if (!kept_.emplace(key, Kept{weight, handle}).second) free(handle);
   }
   /// Hands a weight over, if it is there.
   std::optional<std::uint64_t> take(const std::string& key) {
-    const auto found = handles_.find(key);
-    if (found == handles_.end()) return std::nullopt;
-    const std::uint64_t handle = found->second;
-    handles_.erase(found);
+    const auto found = kept_.find(key);
+    if (found == kept_.end()) return std::nullopt;
+    const std::uint64_t handle = found->second.handle;
+    kept_.erase(found);
     return handle;
   }
   void clear() {
-    for (const auto& [key, handle] : handles_)
-      free(handle);
-    handles_.clear();
+    for (const auto& [key, kept] : kept_)
+      free(kept.handle);
+    kept_.clear();
   }
 
  private:
+  struct Kept {
+    ShardWeight weight;
+    std::uint64_t handle = 0;
+  };
   void free(std::uint64_t handle) { device_.backend().weight_free(device_.handle(), handle); }
 
   Device& device_;
-  std::map<std::string, std::uint64_t> handles_;
+  std::map<std::string, Kept> kept_;
 };
 
 }  // namespace luna::model

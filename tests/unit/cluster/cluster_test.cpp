@@ -4,6 +4,7 @@
 #include "core/cluster/process_identity.hpp"
 #include "core/cluster/worker.hpp"
 #include "core/model/model_loader.hpp"
+#include "core/model/shard_writer.hpp"
 #include "core/plugin/host_services.hpp"
 #include "unit/model/gguf_writer.hpp"
 
@@ -343,6 +344,31 @@ TEST_F(Cluster, AWorkerThatEndsFailsItsStepsAndGivesItsMemoryBack) {
   const auto alone = load(controller_->devices());
   ASSERT_TRUE(alone) << alone.error().message();
   EXPECT_EQ(run_prompt((*alone)->compiled(), kPrompt).logits, expected_logits(kPrompt));
+}
+
+TEST_F(Cluster, AModelIsPlacedAgainOverWeightsThatAreThere) {
+  const auto expected = expected_logits(kPrompt);
+  model::SplitOptions split;
+  split.source = path_;
+  split.folder = folder_ / "shards";
+  split.n_shards = 4;
+  ASSERT_TRUE(model::split_model(split));
+  path_ = split.folder;
+  open_controller();
+  auto first = std::make_unique<TestWorker>(worker("w0"));
+  TestWorker second(worker("w1"));
+  ASSERT_TRUE(has_devices(2));
+  for (int life = 0; life < 2; ++life) {
+    const auto model = load(controller_->devices());
+    ASSERT_TRUE(model) << model.error().message();
+    EXPECT_EQ(run_prompt((*model)->compiled(), kPrompt).logits, expected);
+  }
+  first->stop();
+  ASSERT_TRUE(has_devices(1));
+  // What w1 has stays, what w0 had comes from the folder.
+  const auto alone = load(controller_->devices());
+  ASSERT_TRUE(alone) << alone.error().message();
+  EXPECT_EQ(run_prompt((*alone)->compiled(), kPrompt).logits, expected);
 }
 
 TEST_F(Cluster, AWorkerJoinsWhateverIsStartedFirstAndComesBack) {
