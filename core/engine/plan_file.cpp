@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's integers are the machine's");
 // A snapshot that grows by a table needs it in PlanTable too.
-static_assert(sizeof(luna_snapshot) == 120);
+static_assert(sizeof(luna_snapshot) == 128);
 
 constexpr std::string_view kMagic = "LUNAPLAN";
 constexpr std::uint32_t kVersion = 1;

@@ -9,6 +9,10 @@
 namespace luna::engine {
 namespace {
 
+// Those of check_action() that are not refused.
+constexpr std::uint32_t kVerbs = 1U << LUNA_VERB_RUN | 1U << LUNA_VERB_ASSIGN |
+                                 1U << LUNA_VERB_PREEMPT | 1U << LUNA_VERB_REJECT;
+
 // A policy may ask for a later call, not for a dead engine.
 constexpr Nanoseconds kWakeMax = std::chrono::seconds(1);
 
@@ -193,6 +197,7 @@ luna_snapshot SchedulerGate::snapshot(const SnapshotTime& time) const {
   snapshot.reqs = rows_.data();
   snapshot.devices = devices_.data();
   snapshot.prefixes = prefixes_.data();
+  snapshot.verbs = kVerbs;
   snapshot.n_steps_in_flight = groups_.n_steps_in_flight();
   snapshot.n_steps_in_flight_max = groups_.n_steps_max();
   return snapshot;

@@ -4,6 +4,7 @@
 #include <luna/slice_choice.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -151,12 +152,13 @@ class Plan {
              const SliceShare& share,
              std::uint16_t reason = LUNA_REASON_MEMORY_HIGH) {
     const std::optional<std::uint32_t> group = group_of_device(share.device);
-    if (!group || full() || snapshot()[i].is_waiting()) return false;
+    if (!group || full() || snapshot()[i].is_waiting() || is_planned(i)) return false;
     GroupBooks& books = groups_[*group];
     const std::int64_t n = n_blocks(share.n_tokens);
     if (n > books.n_blocks_free) return false;
     books.n_blocks_free -= n;
     append(i, LUNA_VERB_SLICE, reason, share.n_tokens);
+    planned_[i] |= kMoves;
     luna_action& action = raw_->actions[raw_->n_actions - 1];
     action.device = share.device;
     action.first_token = share.first_token;
@@ -275,11 +277,13 @@ class Plan {
       books.n_blocks_free = device.n_kv_blocks_free;
     }
   }
-  // By the number of its first device. Rows of one group stand in runs, mostly.
+  // By the number of its first device. Most are found where one was found before.
   [[nodiscard]] std::uint32_t find_group(std::uint32_t device) {
-    if (last_group_ < groups_.size() && groups_[last_group_].device == device) return last_group_;
+    if (device == LUNA_NO_DEVICE) return kNone;
+    std::uint32_t& known = known_groups_[device % known_groups_.size()];
+    if (known < groups_.size() && groups_[known].device == device) return known;
     for (std::uint32_t g = 0; g < groups_.size(); ++g)
-      if (groups_[g].device == device) return last_group_ = g;
+      if (groups_[g].device == device) return known = g;
     return kNone;
   }
   [[nodiscard]] std::optional<std::uint32_t> group_of_device(std::uint32_t device) const {
@@ -364,7 +368,7 @@ class Plan {
   const luna_snapshot* snapshot_ = nullptr;
   luna_plan* raw_ = nullptr;
   std::uint32_t n_reqs_max_ = 0;
-  std::uint32_t last_group_ = 0;  // the one found last
+  std::array<std::uint32_t, 256> known_groups_{};  // by the last digits of a first device
   std::vector<GroupBooks> groups_;
   std::vector<std::uint32_t> order_;
   std::vector<unsigned char> planned_;       // by row: its verb but ASSIGN and MOVE; kMoves

@@ -33,14 +33,15 @@
 namespace luna {
 
 /// A scheduling policy. An interface: derive, take `const Settings&` (or nothing) in the
-/// constructor, and name the class in LUNA_SCHEDULER.
+/// constructor, and name the class in LUNA_SCHEDULER. One whose settings may be wrong together has
+/// `static Result<std::unique_ptr<Class>> create(const Settings&)` instead.
 ///
 /// Where several groups of devices hold copies of the model, the base class gives each waiting row
 /// to one of them (a class with `static GroupRouter router(const Settings&)` says how; else: the
 /// least work left), and each group has a policy of its own, a copy, which sees the rows and
 /// devices of that group only. A class with `static constexpr bool kPlansAllGroups = true` does all
 /// of that itself: one plan() sees all rows, and assigns them; what it leaves, the base class
-/// assigns.
+/// assigns, unless `static constexpr bool kHoldsBack = true` says that it shall wait.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -55,7 +56,9 @@ class SchedulerInstance {
   static Result<std::unique_ptr<SchedulerInstance>> create(Host /*host*/,
                                                            const Settings& settings) {
     std::unique_ptr<T> policy;
-    if constexpr (std::is_constructible_v<T, const Settings&>) {
+    if constexpr (requires { T::create(settings); }) {
+      LUNA_TRY(policy, T::create(settings));
+    } else if constexpr (std::is_constructible_v<T, const Settings&>) {
       policy = std::make_unique<T>(settings);
     } else {
       policy = std::make_unique<T>();
@@ -83,6 +86,10 @@ class SchedulerInstance {
     if constexpr (requires { T::kPlansAllGroups; }) return T::kPlansAllGroups;
     return false;
   }();
+  static constexpr bool kHoldsBack = [] {
+    if constexpr (requires { T::kHoldsBack; }) return T::kHoldsBack;
+    return false;
+  }();
   static_assert(kPlansAllGroups || std::is_copy_constructible_v<T>,
                 "each group of devices has a copy of the policy");
 
@@ -99,7 +106,7 @@ class SchedulerInstance {
     if constexpr (kPlansAllGroups) {
       policy_->plan(Snapshot(&snapshot), plan_);
       plan_.end();
-      router_.assign_waiting(Snapshot(&snapshot), plan_);
+      if constexpr (!kHoldsBack) router_.assign_waiting(Snapshot(&snapshot), plan_);
     } else if (plan_.groups().size() == 1) {
       of_group(Snapshot(&snapshot).device(0).group).policy->plan(Snapshot(&snapshot), plan_);
       plan_.end();

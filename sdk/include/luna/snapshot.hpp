@@ -73,6 +73,16 @@ class Snapshot {
     return n_steps_in_flight_max() -
            std::min(snapshot_->n_steps_in_flight, n_steps_in_flight_max() - 1);
   }
+  [[nodiscard]] const luna_slice_row& slice(std::uint32_t i) const {
+    return *at<luna_slice_row>(snapshot_->slices, snapshot_->slice_stride, i);
+  }
+  /// Whether core carries actions of this verb out.
+  [[nodiscard]] bool takes(std::uint16_t verb) const {
+    return LUNA_HAS(snapshot_, luna_snapshot, verbs) && (snapshot_->verbs >> verb & 1U) != 0;
+  }
+  [[nodiscard]] const luna_link_row& link(std::uint32_t i) const {
+    return *at<luna_link_row>(snapshot_->links, snapshot_->link_stride, i);
+  }
   /// What the prefix cache of a group would give row i, which belongs to none; none: nullptr.
   ///
   /// device  the first of the group

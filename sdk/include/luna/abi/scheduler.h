@@ -146,6 +146,9 @@ typedef struct luna_snapshot {
   uint32_t prefix_stride;
   uint32_t n_prefixes;
   const luna_prefix_row* prefixes;
+  uint32_t verbs;            /* that core carries out: bit 1 << LUNA_VERB_*; a plan with another one is
+                                refused */
+  uint32_t reserved;
 } luna_snapshot;
 
 /* What to do with a row. */
