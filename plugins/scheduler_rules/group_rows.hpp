@@ -19,6 +19,7 @@ struct TurnCredit {
 /// Valid during plan(), as the snapshot is.
 struct GroupRows {
   const Snapshot& rows;
+  const GroupBooks& books;              ///< of the plan being made
   StepCost cost;                        ///< fitted to its steps
   std::uint32_t n_steps_in_flight = 0;  ///< before this plan's; below the next
   std::uint32_t n_steps_max = 1;

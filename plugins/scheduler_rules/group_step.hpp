@@ -48,10 +48,17 @@ class GroupStep {
     const bool delays_tokens = decoded.n_rows > 0 || decodes_elsewhere;
     const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(group);
     PrefillShare::Budget budget =
-        delays_tokens ? budget_of(decoded.ns, group, out) : lone_budget(n_prompt_tokens);
+        delays_tokens ? budget_of(decoded.ns, group) : lone_budget(n_prompt_tokens);
     // A row let in now would be the next to be pre-empted.
     if (decoded.n_preempted == 0) budget.n_seats = n_seats(group);
-    share_.run(group.rows, StepShare::of_queue(group, n_prompt_tokens), budget, accounts, out);
+    const auto part = StepShare::of_queue(group, n_prompt_tokens);
+    const std::uint32_t n_rows_left = group.books.n_rows_left;
+    share_.run(group, part, budget, accounts, out);
+    const bool is_idle = decoded.n_rows == 0 && group.books.n_rows_left == n_rows_left;
+    if (!is_idle || part.size() == group.queue.size()) return;
+    // What stands first waits for KV of rows behind it that were begun: these go on.
+    budget.n_seats = 0;
+    share_.run(group, group.queue.subspan(part.size()), budget, accounts, out);
   }
 
  private:
@@ -95,15 +102,15 @@ class GroupStep {
     const StepCost& cost = group.cost;
     const std::span<const std::uint32_t> order = group.held;
     Decoded decoded{.ns = cost.fixed_ns};
-    DraftBudget drafts = draft_budget(group, out);
+    DraftBudget drafts = draft_budget(group);
     std::size_t end = order.size();  // rows from here on give way in this step
     for (std::size_t k = 0; k < end; ++k) {
       const std::uint32_t i = order[k];
       const Row row = rows[i];
       if (!runs(row, i)) continue;
-      const std::uint32_t n_before = out.n_tokens_left();
+      const std::uint32_t n_before = group.books.n_tokens_left;
       const std::uint32_t n_most = 1 + n_drafts(row, cost, drafts);
-      while (out.n_rows_left() > 0 && out.n_tokens_left() > 0 && !out.take(i, n_most)) {
+      while (group.books.n_rows_left > 0 && group.books.n_tokens_left > 0 && !out.take(i, n_most)) {
         // The most junior row that has blocks of its own gives them up; one that shares all it
         // holds would be computed again for nothing. When only senior rows are left, row k keeps
         // its own and waits for them; and so it does for one that cannot give way yet.
@@ -112,7 +119,7 @@ class GroupStep {
         const bool helps = rows[order[end]]->n_kv_blocks_freed > 0;
         if (helps && out.preempt(order[end])) ++decoded.n_preempted;
       }
-      const std::uint32_t n = n_before - out.n_tokens_left();
+      const std::uint32_t n = n_before - group.books.n_tokens_left;
       if (n == 0) continue;
       drafts.n_tokens -= n - 1;
       drafts.ns -= cost.chunk_ns(row, n) - cost.chunk_ns(row, 1);
@@ -137,7 +144,7 @@ class GroupStep {
   }
 
   // Drafts are guesses: they get what is certain to be left over.
-  [[nodiscard]] DraftBudget draft_budget(const GroupRows& group, const Plan& out) const {
+  [[nodiscard]] DraftBudget draft_budget(const GroupRows& group) const {
     if (!group.queue.empty()) return {};
     double ns = group.cost.fixed_ns;
     std::uint32_t n_tokens = 0;
@@ -147,7 +154,8 @@ class GroupStep {
       ns += group.cost.chunk_ns(row, 1);
       ++n_tokens;
     }
-    return {out.n_tokens_left() - std::min(n_tokens, out.n_tokens_left()), target_ns() - ns};
+    return {group.books.n_tokens_left - std::min(n_tokens, group.books.n_tokens_left),
+            target_ns() - ns};
   }
   [[nodiscard]] std::uint32_t n_drafts(Row row,
                                        const StepCost& cost,
@@ -177,11 +185,9 @@ class GroupStep {
   // devices behind it.
   //
   // decode_ns  of the step without prompts
-  [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns,
-                                               const GroupRows& group,
-                                               const Plan& out) const {
+  [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns, const GroupRows& group) const {
     const StepCost& cost = group.cost;
-    const double n_tokens = out.n_tokens_left();
+    const double n_tokens = group.books.n_tokens_left;
     if (!has_target(cost)) {
       // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
       const bool on_trial = options_.target_itl_ms > 0 && cost.has_any();

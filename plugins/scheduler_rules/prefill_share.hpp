@@ -1,6 +1,7 @@
 // How much of each prompt a step computes.
 #pragma once
 
+#include "plugins/scheduler_rules/group_rows.hpp"
 #include "plugins/scheduler_rules/tenant_accounts.hpp"
 
 #include <luna/step_cost.hpp>
@@ -39,11 +40,14 @@ class PrefillShare {
   };
 
   /// Takes rows of the queue into the plan and charges their tenants.
-  void run(const Snapshot& rows,
+  ///
+  /// queue  the part of the group's that this step may compute
+  void run(const GroupRows& group,
            std::span<const std::uint32_t> queue,
            Budget budget,
            TenantAccounts& accounts,
            Plan& out) {
+    const Snapshot& rows = group.rows;
     long_rows_.reserve(out.n_reqs_max());
     long_rows_.clear();
     find_least_behind(rows, queue, out.n_reqs_max());
@@ -64,7 +68,7 @@ class PrefillShare {
         long_rows_.push_back(share);
         continue;
       }
-      const std::uint32_t n = take(row, share, budget, accounts, out);
+      const std::uint32_t n = take(group, share, budget, accounts, out);
       if (n == 0) n_min = std::max(n_min, share.n_min);
       if (row.is_waiting()) budget.n_seats = n > 0 ? budget.n_seats - 1 : 0;
       n_taken += n;
@@ -73,7 +77,7 @@ class PrefillShare {
     for (Share& share : long_rows_) {
       budget.left += share.most;
       share.most = budget.left;
-      take(rows[share.row], share, budget, accounts, out);
+      take(group, share, budget, accounts, out);
     }
   }
 
@@ -97,15 +101,19 @@ class PrefillShare {
   }
 
   /// Returns the tokens taken; 0: the row does not fit, or nothing is left.
-  static std::uint32_t take(
-      Row row, const Share& share, Budget& budget, TenantAccounts& accounts, Plan& out) {
+  static std::uint32_t take(const GroupRows& group,
+                            const Share& share,
+                            Budget& budget,
+                            TenantAccounts& accounts,
+                            Plan& out) {
+    const Row row = group.rows[share.row];
     const bool ends = budget.cost.chunk_ns(row, row.n_wanted()) <= share.most + budget.slack;
     const std::uint32_t n_most =
         ends ? row.n_wanted()
              : budget.cost.n_tokens_within(share.most, row->n_computed, row.n_wanted());
-    const std::uint32_t n_before = out.n_tokens_left();
+    const std::uint32_t n_before = group.books.n_tokens_left;
     if (!out.take(share.row, std::max(n_most, share.n_min))) return 0;
-    const std::uint32_t n = n_before - out.n_tokens_left();
+    const std::uint32_t n = n_before - group.books.n_tokens_left;
     budget.left -= budget.cost.chunk_ns(row, n);
     budget.slack = std::max(budget.slack + std::min(budget.left, 0.0), 0.0);
     budget.left = std::max(budget.left, 0.0);

@@ -54,6 +54,7 @@ class StaticPolicy final : public Scheduler {
     scheduling::QueueLimit::reject_late(rows, cost, out);
     order_.sort(rows, cost, options_.fair_tenants ? &accounts_ : nullptr, out);
     step_.plan({.rows = rows,
+                .books = out.groups().front(),
                 .cost = cost,
                 .n_steps_in_flight = rows->n_steps_in_flight,
                 .n_steps_max = rows.n_steps_in_flight_max(),

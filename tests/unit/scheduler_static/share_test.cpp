@@ -84,6 +84,7 @@ class ShareRig {
   }
   GroupRows view(const Snapshot& rows, const StepCost& cost) {
     return {.rows = rows,
+            .books = books_,
             .cost = cost,
             .n_steps_in_flight = rows->n_steps_in_flight,
             .n_steps_max = rows.n_steps_in_flight_max(),
@@ -102,6 +103,7 @@ class ShareRig {
   std::vector<std::uint32_t> held_;
   std::vector<std::uint32_t> queue_;
   TurnCredit turns_;
+  GroupBooks books_;
   luna_snapshot raw_{};
   luna_plan answer_{};
 };
