@@ -1,10 +1,14 @@
-// What one plan of the policy `static` costs, by the number of rows and what they ask for.
+// What one plan costs: of the policy `static` by the number of rows and what they ask for, of
+// `flowsplit` over a fleet of groups by what has changed since the plan before.
+#include "bench/serving/fleet_load.hpp"
+#include "plugins/scheduler_flowsplit/flow_policy.hpp"
 #include "plugins/scheduler_static/static_policy.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -85,6 +89,61 @@ void measure(std::uint32_t n_rows, const Mix& mix) {
               us[us.size() * 99 / 100]);
 }
 
+/// What this thread has used of a processor.
+double thread_us() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+double percentile(std::vector<double> values, std::size_t percent) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() * percent / 100];
+}
+
+/// Processor time of a plan, and of a plan by the row that changed since the one before.
+void measure_fleet(const char* name, const luna::bench::FleetLoadOptions& load) {
+  using luna::scheduler_flowsplit::FlowPolicy;
+  luna::scheduler_flowsplit::FlowOptions options;
+  options.target_itl_ms = 100;
+  options.ageing_ms = 1000;
+  options.max_queue_ms = 3'600'000;
+  options.fair_tenants = true;
+  options.adaptive_batch = true;
+  luna::SchedulerInstance<FlowPolicy> policy(std::make_unique<FlowPolicy>(options));
+  luna::bench::FleetLoad fleet(load);
+  std::vector<double> us;
+  std::vector<double> us_per_change;
+  double n_changes = 0.0;
+  constexpr int kWarmUp = 2000;
+  constexpr int kPlans = 6000;
+  for (int n = 0; n < kWarmUp + kPlans; ++n) {
+    const luna_snapshot snapshot = fleet.next();
+    const std::uint32_t n_changed = std::max(fleet.n_changed(), 1U);
+    luna_plan plan = fleet.plan();
+    luna_err err = luna::make_err();
+    const double before = thread_us();
+    luna::SchedulerInstance<FlowPolicy>::plan(&policy, &snapshot, &plan, &err);
+    const double after = thread_us();
+    fleet.apply(plan);
+    if (n < kWarmUp) continue;
+    us.push_back(after - before);
+    us_per_change.push_back((after - before) / n_changed);
+    n_changes += n_changed;
+  }
+  std::printf(
+      "%6u rows, %3u devices, %-34s median %6.1f us, p99 %6.1f us; %5.1f rows changed, p99 %5.2f "
+      "us "
+      "a changed row\n",
+      load.n_rows,
+      load.n_groups * load.n_devices_per_group,
+      name,
+      percentile(us, 50),
+      percentile(us, 99),
+      n_changes / kPlans,
+      percentile(us_per_change, 99));
+}
+
 }  // namespace
 
 int main() {
@@ -93,5 +152,13 @@ int main() {
     measure(n_rows, {"priorities", 1, 5, false});
     measure(n_rows, {"20 tenants, priorities", 20, 5, false});
     measure(n_rows, {"20 tenants, priorities, long", 20, 5, true});
+  }
+  std::printf("flowsplit, processor time:\n");
+  for (const std::uint32_t n_rows : {1000U, 10'000U}) {
+    measure_fleet("64 groups", {.n_rows = n_rows});
+    measure_fleet("16 groups", {.n_rows = n_rows, .n_groups = 16, .n_devices_per_group = 4});
+    measure_fleet("64 groups, tenants, deadlines",
+                  {.n_rows = n_rows, .n_tenants = 20, .n_priorities = 5, .has_deadlines = true});
+    measure_fleet("one group of 64", {.n_rows = n_rows, .n_groups = 1, .n_devices_per_group = 64});
   }
 }

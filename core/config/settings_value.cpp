@@ -156,6 +156,13 @@ std::optional<std::vector<std::string>> texts_of(const TomlNode& node) {
   return texts && !texts->empty() ? texts : std::nullopt;
 }
 
+/// A map's element: a text, or a number as a text.
+std::optional<std::string> element_text_of(const TomlNode& node) {
+  if (const auto* integer = as<std::int64_t>(node)) return std::to_string(*integer);
+  if (as<double>(node) != nullptr) return print_node(node);
+  return text_of(node);
+}
+
 /// A Value, where there is anything.
 template <typename T>
 std::optional<Value> wrap(std::optional<T> value) {
@@ -237,7 +244,7 @@ std::optional<RawValue> convert_raw(const TomlNode& node) {
   if (table == nullptr) return std::nullopt;
   std::vector<std::pair<std::string, std::string>> map;
   for (const TomlEntry& entry : *table) {
-    auto text = text_of(entry.node);
+    auto text = element_text_of(entry.node);
     if (!text) return std::nullopt;
     map.emplace_back(entry.key, std::move(*text));
   }

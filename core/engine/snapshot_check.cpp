@@ -63,6 +63,8 @@ Result<void> check_reqs(const luna_snapshot& s) {
                                   row.n_draft})
       if (n > (1U << 30U)) return refused("a number out of range");
     if (row.n_generated > row.n_generated_max) return refused("more generated than asked for");
+    if (row.slice_first_token > row.slice_end_token || row.slice_end_token > row.n_computed)
+      return refused("slices of what is not there");
   }
   return {};
 }

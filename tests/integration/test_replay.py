@@ -14,14 +14,20 @@ from luna_server import LunaServer, config_text
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module", params=["static"])
+@pytest.fixture(scope="module", params=["static", "flowsplit"])
 def recording(
     start_server: Callable[..., LunaServer], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:
-    """Prompts of several chunks beside short ones, an abort, on two devices with two steps in flight."""
+    """Prompts of several chunks beside short ones and an abort, on two devices: as a pipeline with two
+    steps in flight, and as two groups."""
     file = tmp_path_factory.mktemp("replay") / "session.plans"
     server = start_server(
-        "--record-plans", str(file), n_devices=2, policy=request.param, policy_keys="target_itl_ms = 40"
+        "--record-plans",
+        str(file),
+        n_devices=2,
+        model_keys='layout = "replicas"' if request.param == "flowsplit" else "",
+        policy=request.param,
+        policy_keys="target_itl_ms = 40",
     )
     together = [
         threading.Thread(target=server.chat, args=("word " * (5 + 180 * (i % 3)),), kwargs={"max_tokens": 20 + 4 * i})

@@ -73,9 +73,6 @@ class Snapshot {
     return n_steps_in_flight_max() -
            std::min(snapshot_->n_steps_in_flight, n_steps_in_flight_max() - 1);
   }
-  [[nodiscard]] const luna_slice_row& slice(std::uint32_t i) const {
-    return *at<luna_slice_row>(snapshot_->slices, snapshot_->slice_stride, i);
-  }
   /// Whether core carries actions of this verb out.
   [[nodiscard]] bool takes(std::uint16_t verb) const {
     return LUNA_HAS(snapshot_, luna_snapshot, verbs) && (snapshot_->verbs >> verb & 1U) != 0;

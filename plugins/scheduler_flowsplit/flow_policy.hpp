@@ -1,0 +1,398 @@
+// FlowSplit: requests over groups of devices, by memory, queue and predicted time.
+#pragma once
+
+#include "plugins/scheduler_flowsplit/balance.hpp"
+#include "plugins/scheduler_flowsplit/completion.hpp"
+#include "plugins/scheduler_flowsplit/fleet.hpp"
+#include "plugins/scheduler_flowsplit/flow_options.hpp"
+#include "plugins/scheduler_flowsplit/group_judge.hpp"
+#include "plugins/scheduler_flowsplit/reasons.hpp"
+#include "plugins/scheduler_flowsplit/row_book.hpp"
+#include "plugins/scheduler_flowsplit/slicing.hpp"
+#include "plugins/scheduler_flowsplit/turn_queue.hpp"
+#include "plugins/scheduler_rules/group_step.hpp"
+#include "plugins/scheduler_rules/queue_limit.hpp"
+#include "plugins/scheduler_rules/seniority.hpp"
+#include "plugins/scheduler_rules/tenant_accounts.hpp"
+
+#include <luna/scheduler.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace luna::scheduler_flowsplit {
+
+/// A plan: read what changed; give waiting requests to groups (GroupPicker); one step in each group
+/// that has room for one (GroupStep). Every interval and at each arrival groups are judged anew.
+///
+/// Requests wait together, not in groups: one is given away when its group can begin with it, so
+/// that it goes where room comes first. `streaming_mode` gives it away at once. [step]
+class FlowPolicy final : public Scheduler {
+ public:
+  static constexpr bool kPlansAllGroups = true;
+  static constexpr bool kHoldsBack = true;
+
+  explicit FlowPolicy(const FlowOptions& options)
+      : options_(options),
+        seniority_(options.ageing_ms * kNsPerMs),
+        judge_(options.thresholds, std::uint64_t{kDwellIntervals} * options.interval_ns()),
+        balance_(options.thresholds),
+        slicing_(options.thresholds),
+        picker_(static_cast<double>(options.target_itl_ms * kNsPerMs)),
+        fleet_(nodes_),
+        book_({seniority_, options.fair_tenants}),
+        step_({options.target_itl_ms, options.adaptive_batch}, seniority_),
+        limit_(static_cast<double>(options.max_queue_ms * kNsPerMs)) {}
+  /// Errors  unsupported (weights of roles); invalid_argument (thresholds in no order)
+  static Result<std::unique_ptr<FlowPolicy>> create(const Settings& settings) {
+    LUNA_TRY(const FlowOptions options, FlowOptions::of(settings));
+    return std::make_unique<FlowPolicy>(options);
+  }
+
+  void plan(const Snapshot& rows, Plan& out) override {
+    reserve(out.n_reqs_max());
+    fleet_.read(rows);
+    book_.read(rows, fleet_);
+    fleet_.sweep();
+    accounts_.begin();
+    for (const std::uint32_t account : book_.accounts())
+      accounts_.note(account);
+    accounts_.settle();
+    limit_.begin(rows->now_ns);
+    for (const std::uint32_t i : book_.late())
+      out.reject(i, LUNA_REASON_DEADLINE);
+    const bool is_due = rows->now_ns >= next_decision_ns_;
+    if (is_due || book_.n_arrived() > 0) judge(rows->now_ns);
+    if (is_due && !options_.streaming_mode) balance(rows, out);
+    assign(rows, out);
+    for (std::size_t g = 0; g < fleet_.groups().size(); ++g)
+      run(g, rows, out);
+    limit_queues(rows, out);
+    // Whatever waits is judged again, even if nothing happens.
+    if (rows.n_rows() > 0) out.wake_at(std::max(next_decision_ns_, rows->now_ns + 1));
+  }
+
+ private:
+  static constexpr std::int64_t kNsPerMs = 1'000'000;
+  // A group stays what it became for two decisions: what it did meanwhile shows in the third.
+  static constexpr std::uint32_t kDwellIntervals = 2;
+  // Rows that wait for a group of their own let others pass; so many are looked at in one plan.
+  static constexpr std::uint32_t kLookAheadMax = 16;
+  // Places in the queue whose wait is looked at in one plan.
+  static constexpr std::uint32_t kLimitedMax = 16;
+
+  /// A row that this plan gives to a group, with its place among the others.
+  struct Assigned {
+    std::size_t group;
+    std::uint32_t row;
+    std::uint64_t turn;
+    QueueKey key;
+  };
+
+  void reserve(std::uint32_t n_rows_max) {
+    if (n_rows_max == n_rows_max_) return;
+    n_rows_max_ = n_rows_max;
+    nodes_.reserve(n_rows_max);
+    book_.reserve(n_rows_max);
+    walk_.reserve();
+    for (std::vector<std::uint32_t>* rows : {&held_, &queue_})
+      rows->reserve(n_rows_max);
+    assigned_.reserve(n_rows_max);
+  }
+
+  void judge(std::uint64_t now_ns) {
+    next_decision_ns_ = now_ns + options_.interval_ns();
+    const std::size_t n_groups = fleet_.groups().size();
+    const double n_shared = static_cast<double>(fleet_.nowhere().n_waiting) /
+                            static_cast<double>(std::max<std::size_t>(n_groups, 1));
+    for (const GroupState& group : fleet_.groups()) {
+      GroupMemory& memory = fleet_.memory_of(group);
+      judge_.judge(group, static_cast<double>(memory.home.n_waiting) + n_shared, now_ns, memory);
+    }
+  }
+
+  // One row a group in each interval: what it did shows in the next. Where none can move as a
+  // whole, a part of some does.
+  void balance(const Snapshot& rows, Plan& out) {
+    const bool moves = rows.takes(LUNA_VERB_MOVE);
+    const bool slices = rows.takes(LUNA_VERB_SLICE);
+    if (fleet_.groups().size() < 2 || (!moves && !slices)) return;
+    if (slices) slicing_.begin(rows);
+    for (std::size_t g = 0; g < fleet_.groups().size(); ++g) {
+      if (slices) slicing_.bring_back({rows, fleet_, book_, out}, g);
+      const bool has_moved = moves && move_one(g, rows, out);
+      if (slices && !has_moved) slicing_.relieve({rows, fleet_, book_, out}, g);
+    }
+  }
+  bool move_one(std::size_t g, const Snapshot& rows, Plan& out) {
+    const auto move = balance_.choose({rows, fleet_, book_, out}, g);
+    if (!move || !out.move(move->row, move->device, move->reason)) return false;
+    balance_.note(rows[move->row], rows->now_ns);
+    return true;
+  }
+
+  // ---- which group
+
+  void assign(const Snapshot& rows, Plan& out) {
+    assigned_.clear();
+    const TurnQueue& waiting = fleet_.nowhere().queue;
+    if (waiting.empty()) return;
+    begin_work(rows);
+    walk_.begin(waiting, accounts_);
+    std::size_t n_open = work_.size();
+    for (std::uint32_t n = 0; n < kLookAheadMax && n_open > 0 && !walk_.is_over();) {
+      const QueueKey key = walk_.key();
+      const std::uint64_t turn = walk_.turn();
+      const std::uint32_t i = book_.index_of(key.id);
+      walk_.next(rows[i].n_wanted());
+      if (out.is_planned(i)) continue;
+      const auto choice = pick(i, rows, out);
+      if (!choice) {
+        ++n;
+        continue;
+      }
+      GroupWork& work = work_[choice->group];
+      const bool holds_back = !options_.streaming_mode && !work.has_room;
+      if (holds_back || work.is_closed) {
+        // It waits for that group, and nobody behind it takes its place there.
+        ++n;
+        work.n_prompt_tokens += rows[i]->n_prompt;
+        work.n_ahead += 1.0;
+        if (!std::exchange(work.is_closed, true)) --n_open;
+        continue;
+      }
+      const std::uint16_t reason = work.has_room ? choice->reason : std::uint16_t{kStreaming};
+      if (!out.assign(i, fleet_.groups()[choice->group].first_device, reason)) continue;
+      assigned_.push_back({choice->group, i, turn, key});
+      note_assigned(rows[i], work, found_[choice->group]);
+      work.has_room = has_room(choice->group, rows, out);
+    }
+  }
+
+  void begin_work(const Snapshot& rows) {
+    work_.clear();
+    bool all_known = true;
+    for (const GroupState& group : fleet_.groups())
+      all_known &= group.cost.is_known();
+    for (std::size_t g = 0; g < fleet_.groups().size(); ++g) {
+      const GroupState& group = fleet_.groups()[g];
+      const GroupMemory& memory = fleet_.memory_of(group);
+      GroupWork& work = work_.emplace_back();
+      work.cost = all_known ? group.cost : StepCost::of_tokens();
+      work.n_steps_max = group.n_steps_max;
+      work.n_prompt_tokens = static_cast<double>(memory.home.n_prompt_tokens);
+      work.n_kv_tokens = static_cast<double>(memory.home.n_kv_tokens);
+      work.n_decoding = static_cast<double>(memory.home.n_decoding);
+      work.n_output_tokens = static_cast<double>(memory.home.n_output_tokens);
+      work.n_held = static_cast<double>(memory.home.held.size());
+      work.is_relaxed = memory.is_relaxed;
+      work.is_pressed = memory.is_pressed;
+      n_begun_.resize(work_.size());
+      n_blocks_taken_.resize(work_.size());
+      n_begun_[g] = memory.home.held.size() + memory.home.n_waiting;
+      n_blocks_taken_[g] = blocks_of_waiting(memory.home, rows);
+    }
+  }
+
+  std::optional<GroupPicker::Choice> pick(std::uint32_t i, const Snapshot& rows, const Plan& out) {
+    const Row row = rows[i];
+    const std::uint32_t n_output = row->n_generated_max - row->n_generated;
+    // What Plan::take() asks for.
+    n_blocks_wanted_ = n_blocks(row->n_prompt + std::min(n_output, rows->kv_block_tokens), rows);
+    found_.assign(work_.size(), 0);
+    for (std::size_t g = 0; g < work_.size(); ++g) {
+      const GroupBooks& books = out.groups()[g];
+      work_[g].is_open = out.can_assign(i, books);
+      if (const luna_prefix_row* prefix = rows.prefix(i, books.device); prefix != nullptr)
+        found_[g] = prefix->n_tokens;
+      work_[g].has_room = has_room(g, rows, out);
+    }
+    return picker_.pick({row->n_prompt, n_output}, work_, found_);
+  }
+
+  // Whether a group could begin with the request looked at, beside those that were given to it.
+  [[nodiscard]] bool has_room(std::size_t g, const Snapshot& rows, const Plan& out) const {
+    const GroupBooks& books = out.groups()[g];
+    const std::int64_t n_left = books.n_blocks_free - books.n_blocks_reserve - n_blocks_taken_[g];
+    return n_begun_[g] < rows->n_seqs_max && n_blocks_wanted_ <= n_left;
+  }
+
+  void note_assigned(Row row, GroupWork& work, std::uint32_t n_found) {
+    const std::size_t g = static_cast<std::size_t>(&work - work_.data());
+    work.n_prompt_tokens += row->n_prompt - std::min(n_found, row->n_prompt);
+    ++n_begun_[g];
+    n_blocks_taken_[g] += n_blocks_wanted_;
+  }
+
+  static std::int64_t n_blocks(std::uint32_t n_tokens, const Snapshot& rows) {
+    return (std::int64_t{n_tokens} + rows->kv_block_tokens - 1) / rows->kv_block_tokens;
+  }
+  // What the rows will take that were given to the group before and wait.
+  static std::int64_t blocks_of_waiting(const Home& home, const Snapshot& rows) {
+    if (home.n_waiting == 0) return 0;
+    return n_blocks(static_cast<std::uint32_t>(
+                        std::min<std::uint64_t>(home.n_waiting_tokens, UINT32_MAX / 2)),
+                    rows) +
+           static_cast<std::int64_t>(home.n_waiting);
+  }
+
+  // ---- a step of a group
+
+  void run(std::size_t g, const Snapshot& rows, Plan& out) {
+    const GroupState& group = fleet_.groups()[g];
+    GroupMemory& memory = fleet_.memory_of(group);
+    if (!group.can_start()) return;
+    held_.clear();
+    for (const HeldRow& held : memory.home.held)
+      held_.push_back(book_.index_of(held.id));
+    fill_queue(g, memory.home, rows, out);
+    if (held_.empty() && queue_.empty()) return;
+    const scheduling::GroupRows view{.rows = rows,
+                                     .books = out.groups()[g],
+                                     .cost = group.cost,
+                                     .n_steps_in_flight = group.n_steps_in_flight,
+                                     .n_steps_max = group.n_steps_max,
+                                     .held = held_,
+                                     .queue = queue_,
+                                     .turns = memory.turns};
+    step_.plan(view, accounts_, out);
+    limit_.note_let_in(rows, queue_, out);
+  }
+
+  // As much of the group's queue as one step could use, those assigned by this plan in their
+  // places.
+  void fill_queue(std::size_t g, const Home& home, const Snapshot& rows, const Plan& out) {
+    queue_.clear();
+    const std::uint64_t n_tokens_most =
+        std::uint64_t{rows->n_rows_max} * kStepsAhead * fleet_.groups()[g].n_steps_max;
+    std::uint64_t n_tokens = 0;
+    const auto add = [&](std::uint32_t i) {
+      if (out.is_planned(i)) return;
+      queue_.push_back(i);
+      n_tokens += rows[i].n_wanted();
+    };
+    auto next = next_assigned(g, assigned_.begin());
+    walk_.begin(home.queue, accounts_);
+    while (queue_.size() < kQueueMin || (n_tokens < n_tokens_most && queue_.size() < kQueueMax)) {
+      const bool takes_assigned =
+          next != assigned_.end() &&
+          (walk_.is_over() || comes_before(next->turn, next->key, walk_.turn(), walk_.key()));
+      if (takes_assigned) {
+        add(next->row);
+        next = next_assigned(g, next + 1);
+        continue;
+      }
+      if (walk_.is_over()) break;
+      const std::uint32_t i = book_.index_of(walk_.key().id);
+      walk_.next(rows[i].n_wanted());
+      add(i);
+    }
+  }
+  std::vector<Assigned>::const_iterator next_assigned(
+      std::size_t g, std::vector<Assigned>::const_iterator from) const {
+    return std::find_if(
+        from, assigned_.end(), [g](const Assigned& assigned) { return assigned.group == g; });
+  }
+
+  // ---- the queue's limit
+
+  // Who waits longest: of some tenants in each plan the first and the last.
+  void limit_queues(const Snapshot& rows, Plan& out) {
+    const std::uint64_t n_waiting = book_.n_waiting();
+    if (limit_.is_on() && n_waiting > 0) {
+      const auto accounts = book_.accounts();
+      for (std::size_t n = 0; n < std::min<std::size_t>(accounts.size(), kLimitedMax); ++n)
+        limit_account(accounts[next_limited_++ % accounts.size()], rows, out);
+    }
+    limit_.end(n_waiting > 0);
+  }
+
+  void limit_account(std::uint32_t account, const Snapshot& rows, Plan& out) {
+    for (const GroupState& group : fleet_.groups())
+      limit_home(account, fleet_.memory_of(group).home, rows, out);
+    limit_home(account, fleet_.nowhere(), rows, out);
+  }
+
+  void limit_home(std::uint32_t account, const Home& home, const Snapshot& rows, Plan& out) {
+    if (home.n_waiting == 0) return;
+    const TurnQueue& queue = home.queue;
+    const QueueKey first{account, 0, INT64_MIN, 0};
+    const QueueKey behind{account + 1, 0, INT64_MIN, 0};
+    double n_before = n_tokens_before(account);
+    auto place = queue.lower_bound(behind);
+    for (std::uint32_t n = 0; n < kLimitedMax && place != queue.begin(); ++n) {
+      --place;
+      if (*place < first) break;
+      const std::uint32_t i = book_.index_of(place->id);
+      n_before = std::max(n_before - rows[i].n_wanted(), 0.0);
+      if (!refuse(i, n_before, rows, out)) break;
+    }
+    place = queue.lower_bound(first);
+    for (std::uint32_t n = 0; n < kLimitedMax && place != queue.end() && *place < behind; ++n) {
+      if (!refuse(book_.index_of(place->id), 0.0, rows, out)) break;
+      ++place;
+    }
+  }
+
+  bool refuse(std::uint32_t i, double n_before, const Snapshot& rows, Plan& out) const {
+    const Row row = rows[i];
+    if (!row.is_waiting() || out.is_planned(i) || out.is_assigned(i)) return false;
+    const StepCost& cost = fleet_.cost_of(row->device);
+    const double least_ns = n_before * cost.row_ns / rows.n_steps_in_flight_max();
+    return limit_.refuse(i, row, limit_.wait_ns(n_before, least_ns), out);
+  }
+
+  // Tokens of prompts that are served before the last of an account is: its own, and of the others
+  // as many as bring them level.
+  [[nodiscard]] double n_tokens_before(std::uint32_t account) const {
+    const double own = static_cast<double>(book_.n_tokens_of(account));
+    const double level = static_cast<double>(accounts_.served(account)) + own;
+    double n = own;
+    for (const std::uint32_t other : book_.accounts()) {
+      if (other == account) continue;
+      const double until_level = level - static_cast<double>(accounts_.served(other));
+      n += std::clamp(until_level, 0.0, static_cast<double>(book_.n_tokens_of(other)));
+    }
+    return n;
+  }
+
+  // Rows of a queue that a step looks at, at least and at most: more hardly change what it does.
+  static constexpr std::size_t kQueueMin = 256;
+  static constexpr std::size_t kQueueMax = 1024;
+  // StepShare cuts what waits into so many parts a step in flight.
+  static constexpr std::uint32_t kStepsAhead = 4;
+
+  const FlowOptions options_;
+  const scheduling::Seniority seniority_;
+  const GroupJudge judge_;
+  Balance balance_;
+  Slicing slicing_;
+  GroupPicker picker_;
+  NodePool nodes_;
+  Fleet fleet_;
+  RowBook book_;
+  scheduling::TenantAccounts accounts_;
+  scheduling::GroupStep step_;
+  scheduling::QueueLimit limit_;
+  TurnWalk walk_;
+  std::uint64_t next_decision_ns_ = 0;
+  std::size_t next_limited_ = 0;
+  std::uint32_t n_rows_max_ = 0;
+  // Of the plan being made:
+  std::vector<Assigned> assigned_;
+  std::vector<GroupWork> work_;               // by group
+  std::vector<std::size_t> n_begun_;          // by group: rows that hold KV or wait there
+  std::vector<std::int64_t> n_blocks_taken_;  // by group: of rows that wait there
+  std::vector<std::uint32_t> found_;          // by group
+  std::int64_t n_blocks_wanted_ = 0;          // by the row that is looked at
+  std::vector<std::uint32_t> held_;
+  std::vector<std::uint32_t> queue_;
+};
+
+}  // namespace luna::scheduler_flowsplit
