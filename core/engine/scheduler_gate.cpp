@@ -11,7 +11,8 @@ namespace {
 
 // Those of check_action() that are not refused.
 constexpr std::uint32_t kVerbs = 1U << LUNA_VERB_RUN | 1U << LUNA_VERB_ASSIGN |
-                                 1U << LUNA_VERB_PREEMPT | 1U << LUNA_VERB_REJECT;
+                                 1U << LUNA_VERB_MOVE | 1U << LUNA_VERB_PREEMPT |
+                                 1U << LUNA_VERB_REJECT;
 
 // A policy may ask for a later call, not for a dead engine.
 constexpr Nanoseconds kWakeMax = std::chrono::seconds(1);

@@ -58,7 +58,8 @@ struct GroupState {
   [[nodiscard]] bool can_start() const { return n_steps_in_flight < n_steps_max; }
 };
 
-/// Whether all devices of two groups attend with equal bits: KV may go from one to the other.
+/// Whether the devices of two groups are as many and attend with equal bits: KV may go from one to
+/// the other.
 inline bool attend_alike(const Snapshot& rows, const GroupState& from, const GroupState& to) {
   const std::uint32_t attention = rows.device(from.first_row).attention;
   const auto is_alike = [&](const GroupState& group) {
@@ -66,7 +67,7 @@ inline bool attend_alike(const Snapshot& rows, const GroupState& from, const Gro
       if (rows.device(group.first_row + d).attention != attention) return false;
     return true;
   };
-  return is_alike(from) && is_alike(to);
+  return from.n_devices == to.n_devices && is_alike(from) && is_alike(to);
 }
 
 /// What is remembered of a group from plan to plan.
