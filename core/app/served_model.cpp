@@ -5,6 +5,7 @@
 #include "core/base/random_seed.hpp"
 #include "core/base/units.hpp"
 #include "core/engine/engine.hpp"
+#include "core/model/slice_links.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "core/pipeline/engine_runner.hpp"
 #include "core/text/chat_template.hpp"
@@ -156,6 +157,20 @@ class TemplateRenderer final : public pipeline::ChatRenderer {
   text::ChatTemplate template_;
 };
 
+/// Whether the policy slices, and all devices could: each then keeps room for messages of the
+/// others.
+bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
+  const auto offers = [](const model::Device* device) {
+    return device->planner() == nullptr && device->extension(LUNA_EXT_SLICES) != nullptr &&
+           device->extension(LUNA_EXT_KV_BLOCKS) != nullptr;
+  };
+  return (parts.scheduler->head.flags & LUNA_SCHEDULER_SLICES) != 0 && parts.groups.size() > 1 &&
+         parts.collective && settings.prune_keep_percent == 100 &&
+         std::ranges::all_of(parts.groups, [&](const std::vector<model::Device*>& devices) {
+           return std::ranges::all_of(devices, offers);
+         });
+}
+
 void set_wake(void* signal) {
   static_cast<WakeSignal*>(signal)->set();
 }
@@ -171,6 +186,7 @@ struct ServedModel::Impl {
   std::unique_ptr<model::Model> draft_model;
   std::vector<std::unique_ptr<model::Model>> models;  // one a group
   model::MemoryPlan memory;                           // of all groups
+  std::unique_ptr<model::SliceLinks> slice_links;     // where their sequences may lie on several
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
@@ -179,6 +195,7 @@ struct ServedModel::Impl {
   Result<void> read_text(const std::filesystem::path& path);
   Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
   Result<void> load_groups(const model::ModelOptions& options, const ModelParts& parts);
+  Result<void> link_slices(const model::Collective& collective);
   Result<void> load(const config::ModelSettings& settings,
                     ModelParts parts,
                     const std::filesystem::path& path);
@@ -220,6 +237,14 @@ Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
   return {};
 }
 
+Result<void> ServedModel::Impl::link_slices(const model::Collective& collective) {
+  std::vector<model::CompiledModel*> copies;
+  for (const auto& model : models)
+    copies.push_back(&model->linkable());
+  LUNA_TRY(slice_links, model::SliceLinks::open(collective, copies));
+  return {};
+}
+
 /// A copy of the model a group.
 Result<void> ServedModel::Impl::load_groups(const model::ModelOptions& options,
                                             const ModelParts& parts) {
@@ -258,7 +283,10 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   model::ModelOptions model_asked =
       model_options(settings, path, n_draft_rows(settings, speculation));
   if (draft_model) model_asked.n_lanes = one_step_in_flight(settings);
+  if (can_slice(settings, parts))
+    model_asked.n_slice_peers = static_cast<std::uint32_t>(parts.groups.size()) - 1;
   LUNA_TRY(load_groups(model_asked, parts));
+  if (model_asked.n_slice_peers > 0) LUNA_TRY(link_slices(*parts.collective));
   std::vector<const model::CompiledModel*> compiled;
   for (const auto& model : models)
     compiled.push_back(&model->compiled());

@@ -98,6 +98,24 @@ Result<void> check_groups(const EngineParts& parts,
                    " may have several"};
 }
 
+/// Whether requests may be larger than a group: the policy and the devices see to it.
+bool has_slices(const EngineParts& parts) {
+  return (parts.scheduler->head.flags & LUNA_SCHEDULER_SLICES) != 0 &&
+         parts.models.front()->slice_set != nullptr;
+}
+
+/// KV blocks of the longest sequence that the groups could hold, as they are now: see
+/// Engine::Impl::note_capacity().
+std::uint32_t n_blocks_of_a_sequence(const EngineParts& parts) {
+  std::uint32_t n_most = 0;
+  std::uint32_t n_together = 0;
+  for (const model::CompiledModel* model : parts.models) {
+    n_most = std::max(n_most, model->n_kv_blocks);
+    n_together += model->n_kv_blocks;
+  }
+  return has_slices(parts) ? n_together : n_most;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
@@ -125,15 +143,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
                      " tokens of up to " + std::to_string(token_bytes) +
                      " bytes is more than one answer can hold"};
   }
-  const auto n_blocks = [](const model::CompiledModel* group) { return group->n_kv_blocks; };
-  const RequestLimits limits{
-      .vocab_size = model.config.vocab_size,
-      .n_positions_max = step_limits.n_positions_max,
-      .kv_block_tokens = model.kv_block_tokens,
-      .n_kv_blocks = n_blocks(*std::ranges::max_element(parts.models, {}, n_blocks)),
-      .n_choices_max = std::max(options.n_waiting_max, 1U),
-      .prefix_per_tenant = options.prefix_cache_per_tenant,
-      .ngrams = ngram_lengths(options.speculation)};
+  const RequestLimits limits{.vocab_size = model.config.vocab_size,
+                             .n_positions_max = step_limits.n_positions_max,
+                             .kv_block_tokens = model.kv_block_tokens,
+                             .n_kv_blocks = n_blocks_of_a_sequence(parts),
+                             .n_choices_max = std::max(options.n_waiting_max, 1U),
+                             .prefix_per_tenant = options.prefix_cache_per_tenant,
+                             .ngrams = ngram_lengths(options.speculation)};
   return std::unique_ptr<Engine>(
       new Engine(std::make_unique<Impl>(parts, limits, step_limits, options)));
 }
@@ -149,11 +165,12 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       n_waiting_max(options.n_waiting_max),
       n_groups_max(engine::n_groups_max(parts, options)),
       n_candidates(parts.models.front()->n_candidates),
+      may_outgrow_group(has_slices(parts)),
       recovery_timeout(options.recovery_timeout),
       group_options{.limits = step_limits,
                     .n_slots = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
                     .n_holders = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max +
-                                 KvMoves::kMax,
+                                 KvMoves::kMax + KvSlices::kMovesMax,
                     .kv_reserve_percent = options.kv_reserve_percent,
                     .prefix_cache = options.prefix_cache,
                     .prefix_hash_seed = options.prefix_hash_seed,
@@ -162,9 +179,9 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       // A submit and a few cancels of every sequence.
       inbox(std::size_t{4} * (options.n_waiting_max + n_groups_max * step_limits.n_seqs_max)),
       // Those in the queue and those of a step of each group; more that hold KV are not let in.
-      sequences(
-          group_options.n_slots,
-          (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens),
+      sequences(group_options.n_slots,
+                (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens,
+                n_groups_max > 1),
       groups(n_groups_max),
       moves({.n_slots = sequences.n_slots(),
              .n_blocks_per_seq = sequences.n_blocks_per_seq(),
@@ -174,14 +191,22 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
             parts.clock,
             wake,
             parts.stats),
+      slices({.first_holder = sequences.n_slots() + KvMoves::kMax,
+              .n_blocks_per_seq = sequences.n_blocks_per_seq(),
+              .is_on = n_groups_max > 1,
+              .has_thread = !options.copies_at_once},
+             parts.clock,
+             wake),
       gate(parts.scheduler,
            {.n_rows_max = step_limits.n_rows_max,
             .n_seqs_max = step_limits.n_seqs_max,
             .kv_block_tokens = limits.kv_block_tokens,
-            .n_groups_max = n_groups_max},
+            .n_groups_max = n_groups_max,
+            .slices = may_outgrow_group},
            sequences,
            groups,
-           moves),
+           moves,
+           slices),
       plan(sequences.n_slots(), n_groups_max * step_limits.n_seqs_max),
       sampler(limits.vocab_size, n_candidates),
       speculation(options.speculation,
@@ -190,6 +215,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
                    .kv_block_tokens = limits.kv_block_tokens}) {
   if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
+  plan.slices.reserve(KvSlices::kMovesMax);
   for (const model::CompiledModel* model : parts.models) {
     const GroupNumbers numbers{
         .id = GroupId{next_group.fetch_add(1)},
@@ -288,7 +314,7 @@ std::string_view Engine::audit_kv() {
 
 std::string_view Engine::Impl::audit_kv() {
   for (const auto& group : groups.all())
-    if (const std::string_view fault = group->run_audit(sequences, moves); !fault.empty())
+    if (const std::string_view fault = group->run_audit(sequences, moves, slices); !fault.empty())
       return fault;
   for (const std::uint32_t slot : sequences.order())
     if (sequences[slot].group == nullptr && sequences[slot].n_blocks > 0)
@@ -322,6 +348,8 @@ void Engine::Impl::shut_down() {
   if (is_drafting()) draft_model->abandon();
   drain_inbox();
   end_all(kCancelled);
+  for (slices.settle(sequences); slices.is_copying(); slices.settle(sequences))
+    std::this_thread::yield();
   if (draft_model) draft_model->sweep(sequences);
   update_gauges();
   if (std::exchange(published, false)) parts.on_published(parts.context);

@@ -41,8 +41,8 @@ void Engine::retire_group(GroupId id, RetireMode mode) {
 
 void Engine::Impl::settle(Sequence& sequence) {
   const std::uint32_t n_blocks = sequence.n_blocks_max(limits.kv_block_tokens);
-  const bool fits = std::ranges::any_of(groups.all(), [n_blocks](const auto& group) {
-    return !group->is_leaving && group->can_hold(n_blocks);
+  const bool fits = std::ranges::any_of(groups.all(), [&](const auto& group) {
+    return !group->is_leaving && could_hold(*group, n_blocks);
   });
   if (!fits && !std::exchange(sequence.is_held, true)) sequence.held_since = parts.clock.now();
   sequence.is_held = !fits;
@@ -76,6 +76,7 @@ bool Engine::Impl::go_on_moving() {
 
 void Engine::Impl::preempt(std::uint32_t slot) {
   moves.withdraw(sequences[slot]);
+  slices.abandon(sequences[slot]);
   sequences.preempt(slot);
   settle(sequences[slot]);
   bump(parts.stats.n_preempted, 1);
@@ -144,11 +145,35 @@ void Engine::Impl::vacate(Group& group) {
   }
 }
 
+// With what of it others may hold, where the policy slices.
+bool Engine::Impl::could_hold(const Group& group, std::uint32_t n_blocks) const {
+  return group.can_hold(n_blocks) ||
+         (may_outgrow_group && groups.n_blocks_around(group) >= n_blocks);
+}
+
+// Sequences of other groups that lie in a leaving one, some of their blocks, are computed anew.
+// Returns whether there are any yet.
+bool Engine::Impl::evict_guests(const Group& group) {
+  bool any = slices.uses(group);
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    if (!sequences.is_live(slot) || !sequence.lies_in(&group)) continue;
+    if (sequence.in_step()) {
+      any = true;
+    } else {
+      preempt(slot);
+    }
+  }
+  return any;
+}
+
 bool Engine::Impl::part_with_groups() {
   bool any = false;
   for (std::size_t g = groups.all().size(); g-- > 0;) {
     Group& group = *groups.all()[g];
-    if (!group.is_leaving || !group.lanes.is_idle()) continue;
+    if (!group.is_leaving) continue;
+    const bool has_guests = evict_guests(group);
+    if (has_guests || !group.lanes.is_idle()) continue;
     const auto order = sequences.order();
     const bool is_empty = std::ranges::none_of(
         order, [&](std::uint32_t slot) { return sequences[slot].group == &group; });
@@ -193,7 +218,11 @@ void Engine::Impl::note_capacity() {
   const auto relaxed = std::memory_order_relaxed;
   parts.stats.n_steps_in_flight_max.store(groups.n_steps_max(), relaxed);
   // While there is none, what was there last says what may come.
-  if (const std::uint32_t n = groups.n_blocks_max(); n > 0) n_blocks_max.store(n, relaxed);
+  std::uint32_t n = groups.n_blocks_max();
+  if (may_outgrow_group)
+    for (const auto& group : groups.all())
+      if (!group->is_leaving) n = std::max(n, groups.n_blocks_around(*group));
+  if (n > 0) n_blocks_max.store(n, relaxed);
 }
 
 bool Engine::Impl::finish_steps() {
@@ -240,6 +269,8 @@ void Engine::Impl::update_gauges() {
   set(parts.stats.n_waiting, sequences.order().size() - n_running);
   set(parts.stats.n_steps_in_flight, groups.n_steps_in_flight());
   update_group_gauges();
+  set(parts.stats.n_kv_moves, slices.n_moved());
+  set(parts.stats.n_kv_move_failures, slices.n_failed());
   if (draft_model) set(parts.stats.n_draft_kv_blocks_used, draft_model->n_blocks_used());
 }
 

@@ -7,6 +7,7 @@
 #include "core/engine/group.hpp"
 #include "core/engine/kv_moves.hpp"
 #include "core/engine/kv_pruning.hpp"
+#include "core/engine/kv_slices.hpp"
 #include "core/engine/live_request.hpp"
 #include "core/engine/queue_gauge.hpp"
 #include "core/engine/sampler.hpp"
@@ -72,6 +73,8 @@ struct Engine::Impl {
   void retire_group(Group& group, RetireMode mode);
   void close(Group& group);
   void vacate(Group& group);
+  bool evict_guests(const Group& group);
+  [[nodiscard]] bool could_hold(const Group& group, std::uint32_t n_blocks) const;
   bool part_with_groups();
   void let_go(Group& group);
   [[nodiscard]] bool can_lose(const Group& group) const;
@@ -140,6 +143,7 @@ struct Engine::Impl {
   const std::uint32_t n_waiting_max;
   const std::uint32_t n_groups_max;
   const std::uint32_t n_candidates;
+  const bool may_outgrow_group;  // a sequence: the policy slices
   const Nanoseconds recovery_timeout;
   const GroupOptions group_options;
   const model::CompiledModel pattern;  ///< what each group's model is like; it has no shards
@@ -160,6 +164,7 @@ struct Engine::Impl {
   SequenceTable sequences;
   Groups groups;
   KvMoves moves;
+  KvSlices slices;
   SchedulerGate gate;
   QueueGauge queue;
   StepPlan plan;

@@ -34,6 +34,7 @@ bool Engine::Impl::advance() {
   bool worked = drain_inbox();
   if (!is_drafting()) obey_group_commands();
   worked |= finish_steps();
+  worked |= slices.settle(sequences);
   worked |= go_on_moving();
   worked |= part_with_groups();
   if (groups.are_full()) return worked;
@@ -221,6 +222,8 @@ void Engine::Impl::carry_out(Nanoseconds now, Nanoseconds planned) {
   // All prefixes are held before a block is allocated, which may take one from the cache.
   for (const PlannedRun& run : plan.runs)
     if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
+  for (const PlannedSlice& slice : plan.slices)
+    slices.begin(sequences[slice.slot], slice);
   for (const auto& group : groups.all())
     if (group->books.n_runs > 0) start_step(*group, now, planned);
 }

@@ -160,6 +160,7 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
   Group* const group = sequences[slot].group;
   if (group != nullptr && end.reason != FinishReason::failed) group->prefixes.keep(sequences[slot]);
   moves.withdraw(sequences[slot]);
+  slices.abandon(sequences[slot]);
   sequences.remove(slot);
   if (request.n_open == 0) retire(request, group);
 }

@@ -1,6 +1,7 @@
 #include "core/engine/group.hpp"
 
 #include "core/base/assert.hpp"
+#include "core/engine/kv_slices.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -65,8 +66,10 @@ Nanoseconds Group::latency_p95() const {
   return sorted[static_cast<std::size_t>((n * 95 + 99) / 100 - 1)];
 }
 
-std::string_view Group::run_audit(const SequenceTable& sequences, const KvMoves& moves) {
-  const std::string_view fault = audit.run(pool, sequences, this, &moves);
+std::string_view Group::run_audit(const SequenceTable& sequences,
+                                  const KvMoves& moves,
+                                  const KvSlices& slices) {
+  const std::string_view fault = audit.run(pool, sequences, this, &moves, &slices);
   return fault.empty() ? lanes.audit(sequences, *this) : fault;
 }
 
@@ -128,6 +131,16 @@ std::uint32_t Groups::n_steps_max() const {
   for (const auto& group : all_)
     n += group->lanes.n_max();
   return n;
+}
+
+std::uint32_t Groups::n_blocks_around(const Group& home) const {
+  const std::uint32_t n_partition = LUNA_PARTITION_TOKENS / home.model.kv_block_tokens;
+  std::uint32_t n = 0;
+  for (const auto& group : all_)
+    if (group.get() == &home || (!group->is_leaving && may_slice(home, *group)))
+      n += group->pool.n_blocks() / n_partition * n_partition;
+  n -= std::min(n, n_partition);
+  return std::max(n, home.pool.n_blocks());
 }
 
 bool Groups::are_full() const {

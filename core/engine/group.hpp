@@ -72,7 +72,11 @@ struct Group {
   /// Of the last 10 requests; 0: none yet.
   [[nodiscard]] Nanoseconds latency_p95() const;
   /// Recounts its KV blocks and steps; empty when all is well, else static text.
-  [[nodiscard]] std::string_view run_audit(const SequenceTable& sequences, const KvMoves& moves);
+  [[nodiscard]] std::string_view run_audit(const SequenceTable& sequences,
+                                           const KvMoves& moves,
+                                           const KvSlices& slices);
+  /// Of those begun: steps end in their order.
+  [[nodiscard]] std::uint64_t n_steps_ended() const { return n_steps - lanes.n_in_flight(); }
 
   const model::CompiledModel& model;
   GroupNumbers numbers;
@@ -125,6 +129,9 @@ class Groups {
   [[nodiscard]] std::uint32_t n_devices() const;
   [[nodiscard]] std::uint32_t n_steps_in_flight() const;
   [[nodiscard]] std::uint32_t n_steps_max() const;
+  /// KV blocks that a sequence of a group could have in all groups that may hold slices of it:
+  /// whole partitions, but for one at home, which must stay open.
+  [[nodiscard]] std::uint32_t n_blocks_around(const Group& home) const;
   /// Every group works, and none could begin a step.
   [[nodiscard]] bool are_full() const;
 

@@ -1,6 +1,7 @@
 #include "core/engine/kv_audit.hpp"
 
 #include "core/engine/kv_moves.hpp"
+#include "core/engine/kv_slices.hpp"
 
 #include <algorithm>
 
@@ -28,9 +29,12 @@ std::string_view KvAudit::count_references(const KvPool& pool,
   for (std::uint32_t slot = 0; slot < sequences.n_slots(); ++slot) {
     if (!sequences.is_live(slot)) continue;
     const Sequence& sequence = sequences[slot];
-    if (sequence.group != group) continue;
+    if (sequence.group != group && sequence.n_away == 0) continue;
     std::uint32_t n_exclusive = 0;
+    std::uint32_t n_away = 0;
     for (std::uint32_t b = 0; b < sequence.n_blocks; ++b) {
+      if (sequence.holder_of(b) != sequence.group) ++n_away;
+      if (sequence.holder_of(b) != group) continue;
       if (sequence.blocks[b] >= counts_.size())
         return "a block table names a block beyond the pool";
       ++counts_[sequence.blocks[b]];
@@ -38,6 +42,8 @@ std::string_view KvAudit::count_references(const KvPool& pool,
     }
     if (n_exclusive != pool.n_exclusive(slot))
       return "the blocks of a sequence alone are miscounted";
+    if (n_away != sequence.n_away) return "the blocks of a sequence in other groups are miscounted";
+    if (sequence.group != group) continue;
     if (sequence.phase == Phase::waiting && sequence.n_blocks != 0)
       return "a waiting sequence holds blocks";
     if (sequence.n_keyed > sequence.n_blocks || (pool.tree() == nullptr && sequence.n_keyed != 0))
@@ -66,10 +72,12 @@ std::string_view KvAudit::check_cached(const KvPool& pool) {
 std::string_view KvAudit::run(const KvPool& pool,
                               const SequenceTable& sequences,
                               const Group* group,
-                              const KvMoves* moves) {
+                              const KvMoves* moves,
+                              const KvSlices* slices) {
   const std::string_view fault_of_tables = count_references(pool, sequences, group);
   if (!fault_of_tables.empty()) return fault_of_tables;
   if (moves != nullptr && group != nullptr) moves->count_references(*group, counts_);
+  if (slices != nullptr && group != nullptr) slices->count_references(*group, counts_);
   std::uint32_t n_used = 0;
   for (std::uint32_t block = 0; block < pool.n_blocks(); ++block) {
     if (counts_[block] != pool.n_references(block))

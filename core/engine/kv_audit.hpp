@@ -11,6 +11,7 @@
 namespace luna::engine {
 
 class KvMoves;
+class KvSlices;
 
 /// Recounts references from the sequences' block tables and compares with the pool: each block is
 /// free, used or cached, never two of these, and free + used + cached == total; those with keys
@@ -20,13 +21,14 @@ class KvAudit {
   explicit KvAudit(std::uint32_t n_blocks) : counts_(n_blocks) {}
 
   /// group    whose pool it is: that of the sequences that count
-  /// moves    that may hold some of its blocks; null: none do
+  /// moves, slices  that may hold some of its blocks; null: none do
   /// Returns  what does not hold, static text; empty when all is well
   /// Cost     O(blocks of the pool and of all sequences)
   [[nodiscard]] std::string_view run(const KvPool& pool,
                                      const SequenceTable& sequences,
                                      const Group* group = nullptr,
-                                     const KvMoves* moves = nullptr);
+                                     const KvMoves* moves = nullptr,
+                                     const KvSlices* slices = nullptr);
 
  private:
   [[nodiscard]] std::string_view count_references(const KvPool& pool,

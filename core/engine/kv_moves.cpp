@@ -40,7 +40,8 @@ bool KvMoves::can_begin(const Sequence& sequence) const {
   // blocks change hands.
   const bool is_whole = sequence.request->forked || sequence.request->choices.size() == 1;
   return options_.is_on && is_free && is_whole && sequence.phase != engine::Phase::waiting &&
-         sequence.moving_to == nullptr && !sequence.is_ending && !sequence.is_prune_due();
+         sequence.n_away == 0 && sequence.n_moving == 0 && sequence.moving_to == nullptr &&
+         !sequence.is_ending && !sequence.is_prune_due();
 }
 
 void KvMoves::begin(Sequence& sequence, Group& to, std::uint32_t step_tokens_max) {

@@ -25,11 +25,8 @@ std::optional<std::uint32_t> KvPool::allocate(std::uint32_t holder) {
   if (!free_.empty()) {
     block = free_.back();
     free_.pop_back();
-  } else if (const std::optional<std::uint32_t> oldest = first_cached()) {
-    block = *oldest;
-    unlink_cached(block);
-    tree_->erase(block);
-    ++n_evicted_;
+  } else if (n_cached_ > 0) {
+    block = evict_oldest();
   } else {
     return std::nullopt;
   }
@@ -70,6 +67,23 @@ void KvPool::give_key(std::uint32_t block, const PrefixKey& key) {
   LUNA_VERIFY(references_[block] > 0);
   LUNA_ASSERT(!key.parent || references_[*key.parent] > 0);
   tree_->insert(block, key);
+}
+
+void KvPool::take_key(std::uint32_t block) {
+  LUNA_VERIFY(references_[block] == 1);
+  // Whoever used a block below it would use this one too: what is below is cached.
+  while (!tree_->is_leaf(block))
+    free_.push_back(evict_oldest());
+  tree_->erase(block);
+}
+
+std::uint32_t KvPool::evict_oldest() {
+  const std::optional<std::uint32_t> oldest = first_cached();
+  LUNA_VERIFY(oldest.has_value());
+  unlink_cached(*oldest);
+  tree_->erase(*oldest);
+  ++n_evicted_;
+  return *oldest;
 }
 
 std::optional<std::uint32_t> KvPool::first_cached() const {

@@ -37,6 +37,9 @@ class KvPool {
   void release(std::uint32_t block, std::uint32_t holder = 0);
   /// Gives a used block its key: see PrefixTree::insert.
   void give_key(std::uint32_t block, const PrefixKey& key);
+  /// Takes the key of a block that one sequence alone uses; blocks below it that nobody uses, and
+  /// cached ones before them, lose theirs and are free. It uses none below it that has one.
+  void take_key(std::uint32_t block);
 
   /// The keys; none when nothing is kept.
   [[nodiscard]] const PrefixTree* tree() const { return tree_ ? &*tree_ : nullptr; }
@@ -65,6 +68,7 @@ class KvPool {
     std::uint32_t after = 0;
   };
 
+  [[nodiscard]] std::uint32_t evict_oldest();
   void append_cached(std::uint32_t block);
   void unlink_cached(std::uint32_t block);
 

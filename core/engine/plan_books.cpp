@@ -26,8 +26,9 @@ void PlanBooks::change(std::uint32_t block, std::int32_t by) {
   has_changes_ = true;
 }
 
-void PlanBooks::withdraw(const Sequence& sequence) {
+void PlanBooks::withdraw(const Sequence& sequence, const Group* own) {
   for (std::uint32_t b = 0; b < sequence.n_blocks; ++b) {
+    if (sequence.holder_of(b) != own) continue;
     change(sequence.blocks[b], -1);
     if (references(sequence.blocks[b]) == 0) ++n_left_;
   }

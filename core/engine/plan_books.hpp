@@ -19,8 +19,8 @@ class PlanBooks {
 
   /// Begins a plan.
   void begin();
-  /// A row of the plan gives its references back.
-  void withdraw(const Sequence& sequence);
+  /// A row of the plan gives its references to this group's blocks back.
+  void withdraw(const Sequence& sequence, const Group* own);
   /// A waiting row of the plan takes what it would find in the prefix cache.
   void lend(const PrefixHit& hit);
   /// Takes the blocks that a run of so many tokens writes. All withdraw() and lend() come before

@@ -127,6 +127,7 @@ void PrefixReuse::keep(Sequence& sequence) {
   if (block_tokens_ == 0 || sequence.phase == Phase::waiting) return;
   // What is being copied stays in the blocks that it is read from.
   if (sequence.moving_to != nullptr) return;
+  if (sequence.n_away > 0 || sequence.n_moving > 0) return;
   const std::uint32_t n_full = sequence.n_finished() / block_tokens_;
   for (std::uint32_t& b = sequence.n_keyed; b < n_full; ++b) {
     const PrefixKey key = next_key_of(sequence, b);
@@ -139,6 +140,11 @@ void PrefixReuse::keep(Sequence& sequence) {
       pool_.release(std::exchange(block, *same), sequence.slot);
     }
   }
+}
+
+void PrefixReuse::forget(Sequence& sequence, std::uint32_t first) {
+  while (sequence.n_keyed > first)
+    pool_.take_key(sequence.blocks[--sequence.n_keyed]);
 }
 
 PrefixKey PrefixReuse::next_key_of(const Sequence& sequence, std::uint32_t idx) {

@@ -44,7 +44,13 @@ class PrefixReuse {
   /// with the same tokens before, the two hold the same bits: this one takes that block and gives
   /// its own back. A waiting sequence has none. A step in flight that reads it still may: devices
   /// run it before any that was given the block later.
+  ///
+  /// One that lies in other groups too, or is about to, gives none: keys are paths from the first
+  /// block on.
   void keep(Sequence& sequence);
+  /// Blocks of a sequence lose their keys, from `first` on: they leave the group, or lie behind one
+  /// that does. It uses them alone.
+  void forget(Sequence& sequence, std::uint32_t first);
 
  private:
   /// What a sequence of no group would find here.

@@ -17,6 +17,10 @@ constexpr std::uint32_t kVerbs = 1U << LUNA_VERB_RUN | 1U << LUNA_VERB_ASSIGN |
 // A policy may ask for a later call, not for a dead engine.
 constexpr Nanoseconds kWakeMax = std::chrono::seconds(1);
 
+// Ranges of tokens that lie elsewhere: more than devices of today hold. Beyond it the table grows
+// once.
+constexpr std::size_t kSliceRows = 8192;
+
 std::uint32_t row_state(Phase phase) {
   switch (phase) {
     case Phase::waiting:
@@ -54,7 +58,9 @@ std::string_view plan_fault_name(PlanFault fault) {
                                                                 "row_in_step",
                                                                 "no_group",
                                                                 "no_room_for_step",
-                                                                "cannot_move"};
+                                                                "cannot_move",
+                                                                "unequal_groups",
+                                                                "too_many_slices"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -62,25 +68,30 @@ SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& schedule
                              const GateLimits& limits,
                              const SequenceTable& sequences,
                              Groups& groups,
-                             const KvMoves& moves)
+                             const KvMoves& moves,
+                             const KvSlices& slices)
     : scheduler_(scheduler),
       limits_(limits),
       sequences_(sequences),
       groups_(groups),
       moves_(moves),
+      slices_(slices),
       slots_(sequences.n_slots()),
       rows_(sequences.n_slots()),
-      actions_(std::size_t{2} * sequences.n_slots()),  // ASSIGN and RUN of every row
+      // ASSIGN and RUN of every row
+      actions_(std::size_t{2} * sequences.n_slots() + KvSlices::kMovesMax),
       taken_(sequences.n_slots()),
       moved_(sequences.n_slots()),
       assigned_(sequences.n_slots()) {
   if (limits.n_groups_max > 1)
     prefixes_.reserve(std::size_t{sequences.n_slots()} * limits.n_groups_max);
+  if (limits.n_groups_max > 1) slice_rows_.reserve(kSliceRows);
 }
 
 void SchedulerGate::fill_rows() {
   n_rows_ = 0;
   prefixes_.clear();
+  slice_rows_.clear();
   for (const auto& group : groups_.all())
     group->n_queued = group->n_running = 0;
   for (const std::uint32_t slot : sequences_.order()) {
@@ -93,6 +104,7 @@ void SchedulerGate::fill_rows() {
     } else {
       fill_prefixes(n_rows_, sequence);
     }
+    if (sequence.n_away > 0 || sequence.n_moving > 0) fill_slices(n_rows_, sequence);
     ++n_rows_;
   }
 }
@@ -122,6 +134,11 @@ void SchedulerGate::fill_row(const Sequence& sequence, luna_req_row& row) {
   row.last_step_ns = static_cast<std::uint64_t>(sequence.last_step_at.count());
   row.device = LUNA_NO_DEVICE;
   if (sequence.group == nullptr) return;
+  if (sequence.guests != nullptr) {
+    const SliceRange range = sliceable(sequence, limits_.kv_block_tokens);
+    row.slice_first_token = range.first;
+    row.slice_end_token = range.end;
+  }
   const KvPool& pool = sequence.group->pool;
   row.device = sequence.group->numbers.first_device;
   // As if nothing had been pruned, so that a policy's sums of tokens and blocks agree.
@@ -145,6 +162,31 @@ void SchedulerGate::fill_prefixes(std::uint32_t row, const Sequence& sequence) {
                          .device = group->numbers.first_device,
                          .n_tokens = hit.n_blocks * limits_.kv_block_tokens,
                          .n_kv_blocks_shared = group->prefixes.n_shared(hit)});
+  }
+}
+
+// What lies elsewhere, then what is on its way: each in the order of its tokens.
+void SchedulerGate::fill_slices(std::uint32_t row, const Sequence& sequence) {
+  const std::uint32_t n_tokens = limits_.kv_block_tokens;
+  std::uint32_t n_left = sequence.n_away;
+  const Group* last = nullptr;
+  for (std::uint32_t b = 0; n_left > 0; ++b) {
+    const Group* const holder = sequence.holder_of(b);
+    const bool goes_on = holder == last;
+    last = holder;
+    if (holder == sequence.group) continue;
+    --n_left;
+    if (!goes_on) slice_rows_.push_back({row, holder->numbers.first_device, b * n_tokens, 0, 0});
+    slice_rows_.back().n_tokens += n_tokens;
+  }
+  for (const SliceMove& move : slices_.moves()) {
+    if (move.state != SliceMove::State::copying || move.is_abandoned) continue;
+    if (move.slot != sequence.slot) continue;
+    slice_rows_.push_back({row,
+                           move.to->numbers.first_device,
+                           move.first_block * n_tokens,
+                           move.n_blocks() * n_tokens,
+                           1});
   }
 }
 
@@ -189,6 +231,8 @@ luna_snapshot SchedulerGate::snapshot(const SnapshotTime& time) const {
   snapshot.prefix_stride = sizeof(luna_prefix_row);
   snapshot.n_reqs = n_rows_;
   snapshot.n_devices = static_cast<std::uint32_t>(devices_.size());
+  snapshot.n_slices = static_cast<std::uint32_t>(slice_rows_.size());
+  snapshot.slices = slice_rows_.data();
   snapshot.n_prefixes = static_cast<std::uint32_t>(prefixes_.size());
   snapshot.n_rows_max = limits_.n_rows_max;
   snapshot.n_seqs_max = limits_.n_seqs_max;
@@ -235,8 +279,10 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time, StepPlan& plan) {
   if (plan.wake_at && *plan.wake_at <= time.now) plan.wake_at.reset();
   // Nor does it for a row that is handed round.
   const bool acts = !plan.runs.empty() || !plan.preempted.empty() || !plan.rejected.empty() ||
-                    !plan.moves.empty();
-  const bool goes_on = acts || n_new_assigns_ > 0 || plan.wake_at || tables.n_steps_in_flight > 0;
+                    !plan.moves.empty() || !plan.slices.empty();
+  // The end of a step or of a copy brings the next plan.
+  const bool awaits = plan.wake_at || tables.n_steps_in_flight > 0 || slices_.is_copying();
+  const bool goes_on = acts || n_new_assigns_ > 0 || awaits;
   return goes_on ? PlanFault::none : PlanFault::changes_nothing;
 }
 
@@ -263,8 +309,8 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
     case LUNA_VERB_MOVE:
     case LUNA_VERB_PREEMPT:
     case LUNA_VERB_REJECT:
-      break;
     case LUNA_VERB_SLICE:
+      break;
     case LUNA_VERB_ROLE:
       return PlanFault::unsupported_verb;
     default:
@@ -273,6 +319,7 @@ PlanFault SchedulerGate::check_action(const luna_action& action, StepPlan& plan)
   if (action.row >= n_rows_) return PlanFault::unknown_row;
   if (action.verb == LUNA_VERB_ASSIGN) return check_assign(action, plan);
   if (action.verb == LUNA_VERB_MOVE) return check_move(action, plan);
+  if (action.verb == LUNA_VERB_SLICE) return check_slice(action, plan);
   const std::uint32_t slot = slots_[action.row];
   const Sequence& sequence = sequences_[slot];
   const bool goes_on = action.verb == LUNA_VERB_RUN && sequence.n_wanted() > 0;
@@ -297,7 +344,8 @@ PlanFault SchedulerGate::check_assign(const luna_action& action, StepPlan& plan)
   if (group == nullptr || group->is_leaving) return PlanFault::unknown_device;
   if (sequence.phase != Phase::waiting) return PlanFault::wrong_state;
   if (assigned_[slot] != nullptr || taken_[action.row] != 0) return PlanFault::row_twice;
-  if (!group->can_hold(sequence.n_blocks_max(limits_.kv_block_tokens)))
+  const std::uint32_t n_blocks = sequence.n_blocks_max(limits_.kv_block_tokens);
+  if (!group->can_hold(n_blocks) && (!limits_.slices || groups_.n_blocks_around(*group) < n_blocks))
     return PlanFault::too_few_blocks;
   if (group == sequence.group) return PlanFault::none;
   if (sequence.group == nullptr) ++n_new_assigns_;
@@ -324,6 +372,43 @@ PlanFault SchedulerGate::check_move(const luna_action& action, StepPlan& plan) {
   if (!moves_.can_begin(sequence) || plan.moves.size() >= moves_.n_free()) return PlanFault::none;
   plan.moves.push_back({slot, to});
   return PlanFault::none;
+}
+
+PlanFault SchedulerGate::check_slice(const luna_action& action, StepPlan& plan) {
+  const std::uint32_t slot = slots_[action.row];
+  const Sequence& sequence = sequences_[slot];
+  if (sequence.guests == nullptr) return PlanFault::unsupported_verb;  // there is one group
+  Group* const to = groups_.of_device(action.device);
+  if (to == nullptr || (to->is_leaving && to != sequence.group)) return PlanFault::unknown_device;
+  if (sequence.phase == Phase::waiting) return PlanFault::wrong_state;
+  const SliceRange range = sliceable(sequence, limits_.kv_block_tokens);
+  const std::uint64_t end = std::uint64_t{action.first_token} + action.n_tokens;
+  if (action.n_tokens == 0 || action.first_token % LUNA_PARTITION_TOKENS != 0 ||
+      end % LUNA_PARTITION_TOKENS != 0 || action.first_token < range.first || end > range.end)
+    return PlanFault::wrong_token_count;
+  if (to != sequence.group && !may_slice(*sequence.group, *to)) return PlanFault::unequal_groups;
+  if (plan.slices.size() == slices_.n_free()) return PlanFault::too_many_slices;
+  const PlannedSlice planned{slot,
+                             action.first_token / limits_.kv_block_tokens,
+                             action.n_tokens / limits_.kv_block_tokens,
+                             to};
+  if (!lies_together(sequence, planned)) return PlanFault::wrong_state;
+  for (const PlannedSlice& other : plan.slices)
+    if (other.slot == slot && other.first_block < planned.end_block() &&
+        planned.first_block < other.end_block())
+      return PlanFault::row_twice;
+  plan.slices.push_back(planned);
+  return PlanFault::none;
+}
+
+// In one group, not the one that it goes to; nobody else uses it, and it is not being copied.
+bool SchedulerGate::lies_together(const Sequence& sequence, const PlannedSlice& planned) {
+  const Group* const from = sequence.holder_of(planned.first_block);
+  if (from == planned.to) return false;
+  for (std::uint32_t b = planned.first_block; b < planned.end_block(); ++b)
+    if (sequence.holder_of(b) != from || from->pool.n_references(sequence.blocks[b]) != 1)
+      return false;
+  return true;
 }
 
 SchedulerGate::Place SchedulerGate::place_of(std::uint32_t slot) const {
@@ -360,9 +445,9 @@ PlanFault SchedulerGate::check_run(const luna_action& action, StepPlan& plan) {
 PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
   for (const PlannedReject& rejected : plan.rejected)
     if (const Sequence& sequence = sequences_[rejected.slot]; sequence.n_blocks > 0)
-      sequence.group->books.withdraw(sequence);
+      withdraw(sequence);
   for (const std::uint32_t slot : plan.preempted)
-    sequences_[slot].group->books.withdraw(sequences_[slot]);
+    withdraw(sequences_[slot]);
   // All of them before the first block is given away, as the step does.
   for (const PlannedRun& run : plan.runs) {
     if (sequences_[run.slot].phase != Phase::waiting) continue;
@@ -385,7 +470,28 @@ PlanFault SchedulerGate::check_blocks(const StepPlan& plan) {
     note_fault(move.slot);
     return PlanFault::too_few_blocks;
   }
+  return check_slices(plan);
+}
+
+// What else becomes of the rows, and the blocks.
+PlanFault SchedulerGate::check_slices(const StepPlan& plan) {
+  for (const PlannedSlice& slice : plan.slices) {
+    const auto is_it = [&](std::uint32_t slot) { return slot == slice.slot; };
+    const bool leaves = std::ranges::any_of(plan.preempted, is_it) ||
+                        std::ranges::any_of(plan.rejected, is_it, &PlannedReject::slot) ||
+                        std::ranges::any_of(plan.moves, is_it, &PlannedMove::slot);
+    if (!leaves && slice.to->books.take(slice.n_blocks, 0)) continue;
+    note_fault(slice.slot);
+    return leaves ? PlanFault::row_twice : PlanFault::too_few_blocks;
+  }
   return PlanFault::none;
+}
+
+// A row gives all its blocks back, wherever they lie.
+void SchedulerGate::withdraw(const Sequence& sequence) {
+  for (const auto& group : groups_.all())
+    if (group.get() == sequence.group || sequence.n_away > 0)
+      group->books.withdraw(sequence, group.get());
 }
 
 void SchedulerGate::note_fault(std::uint32_t slot) {

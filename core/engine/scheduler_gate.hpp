@@ -3,6 +3,7 @@
 
 #include "core/engine/group.hpp"
 #include "core/engine/kv_moves.hpp"
+#include "core/engine/kv_slices.hpp"
 #include "core/engine/plan_record.hpp"
 #include "core/engine/sequence.hpp"
 #include "core/engine/step_plan.hpp"
@@ -37,8 +38,10 @@ enum class PlanFault : std::uint8_t {
   no_group,
   no_room_for_step,
   cannot_move,
+  unequal_groups,
+  too_many_slices,
 };
-inline constexpr std::size_t kPlanFaults = 18;
+inline constexpr std::size_t kPlanFaults = 20;
 std::string_view plan_fault_name(PlanFault fault);
 
 /// What the snapshot says besides the rows, and what a step of a group can hold.
@@ -47,6 +50,7 @@ struct GateLimits {
   std::uint32_t n_seqs_max = 0;
   std::uint32_t kv_block_tokens = 0;
   std::uint32_t n_groups_max = 1;
+  bool slices = false;  ///< the policy knows that requests may be larger than a group
 };
 
 struct SnapshotTime {
@@ -61,7 +65,8 @@ class SchedulerGate {
                 const GateLimits& limits,
                 const SequenceTable& sequences,
                 Groups& groups,
-                const KvMoves& moves);
+                const KvMoves& moves,
+                const KvSlices& slices);
 
   /// Every plan is noted there from now on; it outlives the gate.
   void record_to(PlanRecorder& recorder) { recorder_ = &recorder; }
@@ -82,14 +87,19 @@ class SchedulerGate {
   void fill_rows();
   void fill_row(const Sequence& sequence, luna_req_row& row);
   void fill_prefixes(std::uint32_t row, const Sequence& sequence);
+  void fill_slices(std::uint32_t row, const Sequence& sequence);
   void fill_devices();
   [[nodiscard]] luna_snapshot snapshot(const SnapshotTime& time) const;
   PlanFault check(StepPlan& plan);
   PlanFault check_action(const luna_action& action, StepPlan& plan);
   PlanFault check_assign(const luna_action& action, StepPlan& plan);
   PlanFault check_move(const luna_action& action, StepPlan& plan);
+  PlanFault check_slice(const luna_action& action, StepPlan& plan);
   PlanFault check_run(const luna_action& action, StepPlan& plan);
   PlanFault check_blocks(const StepPlan& plan);
+  PlanFault check_slices(const StepPlan& plan);
+  [[nodiscard]] static bool lies_together(const Sequence& sequence, const PlannedSlice& planned);
+  void withdraw(const Sequence& sequence);
   void note_fault(std::uint32_t slot);
   [[nodiscard]] Place place_of(std::uint32_t slot) const;
 
@@ -98,11 +108,13 @@ class SchedulerGate {
   const SequenceTable& sequences_;
   Groups& groups_;
   const KvMoves& moves_;
+  const KvSlices& slices_;
   PlanRecorder* recorder_ = nullptr;
   std::vector<std::uint32_t> slots_;  // by row
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;
   std::vector<luna_prefix_row> prefixes_;
+  std::vector<luna_slice_row> slice_rows_;
   std::vector<luna_action> actions_;
   std::vector<std::uint8_t> taken_;  // by row: its verb, but for ASSIGN and MOVE
   std::vector<std::uint8_t> moved_;  // by row: has a MOVE

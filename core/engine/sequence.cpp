@@ -5,13 +5,15 @@
 #include "core/engine/group.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace luna::engine {
 
-SequenceTable::SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq)
+SequenceTable::SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq, bool has_guests)
     : n_blocks_per_seq_(n_blocks_per_seq),
       sequences_(n_slots),
-      block_tables_(std::size_t{n_slots} * n_blocks_per_seq) {
+      block_tables_(std::size_t{n_slots} * n_blocks_per_seq),
+      guests_(has_guests ? block_tables_.size() : 0) {
   free_slots_.reserve(n_slots);
   order_.reserve(n_slots);
   for (std::uint32_t slot = n_slots; slot-- > 0;)
@@ -24,7 +26,9 @@ std::uint32_t SequenceTable::take_slot() {
   free_slots_.pop_back();
   sequences_[slot] = Sequence{};
   sequences_[slot].slot = slot;
-  sequences_[slot].blocks = block_tables_.data() + std::size_t{slot} * n_blocks_per_seq_;
+  const std::size_t first = std::size_t{slot} * n_blocks_per_seq_;
+  sequences_[slot].blocks = block_tables_.data() + first;
+  if (!guests_.empty()) sequences_[slot].guests = guests_.data() + first;
   return slot;
 }
 
@@ -43,7 +47,6 @@ Sequence& SequenceTable::add(LiveRequest& request, std::uint32_t n_prune) {
 
 std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
   const Sequence& first = sequences_[first_slot];
-  KvPool& pool = first.group->pool;
   LUNA_ASSERT(first.choice_idx == 0);
   auto place = std::find(order_.begin(), order_.end(), first_slot) + 1;
   const std::ptrdiff_t first_place = place - order_.begin();
@@ -51,15 +54,19 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
     const std::uint32_t slot = take_slot();
     Sequence& twin = sequences_[slot];
     std::uint32_t* const blocks = twin.blocks;
+    Group** const guests = twin.guests;
     twin = first;
     twin.blocks = blocks;
+    twin.guests = guests;
+    twin.n_moving = 0;  // what is being copied is the first one's
+    if (first.n_away > 0) std::copy_n(first.guests, first.n_blocks, guests);
     twin.slot = slot;
     LUNA_ASSERT(twin.moving_to == nullptr);
     twin.row_id = first.row_id + c;
     twin.choice_idx = c;
     for (std::uint32_t b = 0; b < first.n_blocks; ++b) {
       blocks[b] = first.blocks[b];
-      pool.share(blocks[b], slot);
+      first.holder_of(b)->pool.share(blocks[b], slot);
     }
     place = order_.insert(place, slot) + 1;  // within the reserved capacity
   }
@@ -70,8 +77,11 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
 void SequenceTable::release_blocks(Sequence& sequence) {
   LUNA_ASSERT(!sequence.in_step() && sequence.moving_to == nullptr);
   LUNA_ASSERT(sequence.group != nullptr || sequence.n_blocks == 0);
+  LUNA_ASSERT(sequence.n_moving == 0);
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
-    sequence.group->pool.release(sequence.blocks[b], sequence.slot);
+    sequence.holder_of(b)->pool.release(sequence.blocks[b], sequence.slot);
+  if (std::exchange(sequence.n_away, 0) > 0)
+    std::fill_n(sequence.guests, sequence.n_blocks, nullptr);
   sequence.n_blocks = 0;
   sequence.n_keyed = 0;
   sequence.n_computed = 0;

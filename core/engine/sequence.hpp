@@ -6,6 +6,7 @@
 #include "core/engine/kv_pool.hpp"
 #include "core/engine/live_request.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -54,13 +55,30 @@ struct Sequence {
   std::uint32_t n_preempted = 0;
   std::uint32_t* blocks = nullptr;  ///< [n_blocks] of the table's row; waiting: [hit.n_blocks]
   std::uint32_t n_blocks = 0;       ///< held
-  std::uint32_t n_keyed = 0;        ///< of these, the first, which have keys
+  /// By block: the group that holds it; null: its own. Null itself where no other can.
+  Group** guests = nullptr;
+  std::uint32_t n_away = 0;    ///< blocks that other groups hold
+  std::uint32_t n_moving = 0;  ///< copies of its blocks under way
+  std::uint32_t n_keyed = 0;   ///< of these, the first, which have keys
   PrefixHit hit;
   std::uint32_t n_draft = 0;  ///< tokens that the next step may verify beside its own; decoding
   pipeline::ComputeTrace trace;
   Nanoseconds last_token_at{0};
   Nanoseconds last_step_at{0};  ///< when its last step ended
 
+  /// Whose pool a block of it is in.
+  [[nodiscard]] Group* holder_of(std::uint32_t block) const {
+    return n_away == 0 || guests[block] == nullptr ? group : guests[block];
+  }
+  /// Whether another group than its own holds blocks of it, and this is one.
+  [[nodiscard]] bool lies_in(const Group* other) const {
+    return n_away > 0 && std::find(guests, guests + n_blocks, other) != guests + n_blocks;
+  }
+  void set_holder(std::uint32_t block, Group* holder) {
+    n_away -= guests[block] != nullptr ? 1 : 0;
+    guests[block] = holder == group ? nullptr : holder;
+    n_away += guests[block] != nullptr ? 1 : 0;
+  }
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
   /// Tokens of one step at most, by its client's wish.
   [[nodiscard]] std::uint32_t n_step_tokens_max() const {
@@ -110,7 +128,8 @@ class SequenceTable {
  public:
   /// n_slots              sequences at most
   /// n_blocks_per_seq     KV blocks that the longest sequence holds
-  SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq);
+  /// has_guests           whether blocks of a sequence may lie in several groups
+  SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_seq, bool has_guests = false);
 
   /// Takes a slot for the request's first choice, last in order. There is one: whoever submitted
   /// counted (Engine::submit).
@@ -151,6 +170,7 @@ class SequenceTable {
   std::uint64_t next_row_id_ = 1;
   std::vector<Sequence> sequences_;          // by slot
   std::vector<std::uint32_t> block_tables_;  // [n_slots, n_blocks_per_seq]
+  std::vector<Group*> guests_;               // the same, or empty
   std::vector<std::uint32_t> free_slots_;    // a stack
   std::vector<std::uint32_t> order_;
 };

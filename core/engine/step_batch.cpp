@@ -2,22 +2,29 @@
 
 #include "core/base/assert.hpp"
 #include "core/base/units.hpp"
+#include "core/engine/group.hpp"
 
 #include <algorithm>
 
 namespace luna::engine {
 
-StepBatch::StepBatch(const model::StepLimits& limits, std::uint32_t kv_block_tokens)
+StepBatch::StepBatch(const model::StepLimits& limits,
+                     std::uint32_t kv_block_tokens,
+                     bool has_slices)
     : kv_block_tokens_(kv_block_tokens), rows_(limits, kv_block_tokens) {
   kv_copies_.reserve(limits.n_seqs_max);
   seq_prunes_.reserve(limits.n_seqs_max);
   entries_.reserve(limits.n_seqs_max);
+  if (has_slices)
+    slices_.reserve(std::size_t{limits.n_seqs_max} *
+                    div_ceil(limits.n_positions_max, LUNA_PARTITION_TOKENS));
 }
 
 void StepBatch::clear() {
   rows_.clear();
   kv_copies_.clear();
   seq_prunes_.clear();
+  slices_.clear();
   entries_.clear();
 }
 
@@ -57,12 +64,35 @@ const StepBatch::Entry& StepBatch::add(const PlannedRun& run,
             [&](std::uint32_t i) {
               return i < n_own ? sequence.token(sequence.n_computed + i) : draft[i - n_own];
             });
+  if (sequence.n_away > 0) add_slices(sequence);
   seq_prunes_.push_back(prune_of(sequence, run.n_tokens));
   entry.prunes = seq_prunes_.back().n_keep != 0;
   if (sequence.n_computed + n_own == sequence.n_tokens()) entry.out_row = rows_.n_out_rows();
   for (std::uint32_t left = entry.n_out_rows(); left > 0; --left)
     rows_.add_output(left - 1, 0);
   return entries_.emplace_back(entry);
+}
+
+/// Neighbours in one group are one slice. Their blocks stand in the step's own block table, which
+/// nothing changes before the step has ended.
+void StepBatch::add_slices(const Sequence& sequence) {
+  const std::uint32_t n_partition = LUNA_PARTITION_TOKENS / kv_block_tokens_;
+  const auto seq = static_cast<std::uint32_t>(entries_.size());
+  std::uint32_t n_left = sequence.n_away;
+  const Group* last = nullptr;
+  for (std::uint32_t first = 0; n_left > 0; first += n_partition) {
+    const Group* const holder = sequence.holder_of(first);
+    const bool goes_on = holder == last;
+    last = holder;
+    if (holder == sequence.group) continue;
+    n_left -= n_partition;
+    if (goes_on) {
+      ++slices_.back().n_partitions;
+    } else {
+      slices_.push_back(
+          {seq, holder->model.slice_place, first / n_partition, 1, rows_.last_blocks(first)});
+    }
+  }
 }
 
 /// The attention of the prompt's last rows says what to keep, however they are cut into steps.
@@ -85,6 +115,8 @@ luna_step StepBatch::step() const {
   step.n_kv_copies = static_cast<std::uint32_t>(kv_copies_.size());
   step.kv_copies = kv_copies_.data();
   step.seq_prunes = seq_prunes_.data();
+  step.n_slices = static_cast<std::uint32_t>(slices_.size());
+  step.slices = slices_.data();
   return step;
 }
 

@@ -32,7 +32,10 @@ class StepBatch {
     [[nodiscard]] std::uint32_t n_out_rows() const { return out_row ? 1 + n_draft : 0; }
   };
 
-  StepBatch(const model::StepLimits& limits, std::uint32_t kv_block_tokens);
+  /// has_slices  whether sequences may lie in several groups
+  StepBatch(const model::StepLimits& limits,
+            std::uint32_t kv_block_tokens,
+            bool has_slices = false);
 
   void clear();
   /// Adds a sequence's next tokens: takes the KV blocks they need, copies a shared last block, lays
@@ -63,12 +66,14 @@ class StepBatch {
 
  private:
   void grow(Sequence& sequence, std::uint32_t n_tokens, KvPool& pool);
+  void add_slices(const Sequence& sequence);
   [[nodiscard]] static luna_seq_prune prune_of(const Sequence& sequence, std::uint32_t n_tokens);
 
   const std::uint32_t kv_block_tokens_;
   StepRows rows_;
   std::vector<luna_seq_prune> seq_prunes_;  // [n_seqs_max]
   std::vector<luna_kv_copy> kv_copies_;     // [n_seqs_max]
+  std::vector<luna_slice> slices_;          // [n_seqs_max * partitions of the longest], or [0]
   std::vector<Entry> entries_;              // [n_seqs_max]
 };
 

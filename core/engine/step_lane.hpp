@@ -24,7 +24,7 @@ struct StepLane {
            WakeSignal& wake,
            std::uint32_t lane)
       : outputs(model.outputs[lane]),
-        batch(limits, model.kv_block_tokens),
+        batch(limits, model.kv_block_tokens, model.slice_set != nullptr),
         runner(model, wake, lane) {}
 
   /// Time of the step inside the ops of its busiest device, and of all together.

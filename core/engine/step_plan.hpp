@@ -37,8 +37,18 @@ struct PlannedMove {
   Group* to;
 };
 
-/// A value, reused; carried out as assigned, rejected, pre-empted, moves, then runs in order, those
-/// of each group in a step of its own.
+/// Blocks of a sequence that go to another group, or come back.
+struct PlannedSlice {
+  std::uint32_t slot;
+  std::uint32_t first_block;
+  std::uint32_t n_blocks;
+  Group* to;
+
+  [[nodiscard]] std::uint32_t end_block() const { return first_block + n_blocks; }
+};
+
+/// A value, reused; carried out as assigned, rejected, pre-empted, moves, slices, then runs in
+/// order, those of each group in a step of its own.
 struct StepPlan {
   /// n_runs_max  of all groups together
   explicit StepPlan(std::uint32_t n_slots, std::uint32_t n_runs_max) {
@@ -54,11 +64,12 @@ struct StepPlan {
     rejected.clear();
     preempted.clear();
     runs.clear();
+    slices.clear();
     wake_at.reset();
   }
   [[nodiscard]] bool is_empty() const {
-    return moves.empty() && runs.empty() && preempted.empty() && rejected.empty() &&
-           assigned.empty();
+    return moves.empty() && slices.empty() && runs.empty() && preempted.empty() &&
+           rejected.empty() && assigned.empty();
   }
 
   std::vector<PlannedAssign> assigned;
@@ -66,6 +77,7 @@ struct StepPlan {
   std::vector<PlannedReject> rejected;
   std::vector<std::uint32_t> preempted;  // slots
   std::vector<PlannedRun> runs;
+  std::vector<PlannedSlice> slices;    // few: no more than can be copied at once
   std::optional<Nanoseconds> wake_at;  ///< plan again then
 };
 

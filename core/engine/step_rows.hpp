@@ -39,6 +39,10 @@ class StepRows {
     }
     close_sequence(share);
   }
+  /// Blocks [first, ..) of the table of the sequence that was added last; valid until clear().
+  [[nodiscard]] const std::uint32_t* last_blocks(std::uint32_t first) const {
+    return block_tables_.data() + std::size_t{n_seqs() - 1} * block_table_stride_ + first;
+  }
   /// Asks for output of one of the last sequence's rows; `n_behind` rows follow it there.
   void add_output(std::uint32_t n_behind, std::uint32_t flags);
   /// flags  LUNA_OUT_*

@@ -39,6 +39,13 @@ struct KvAccess {
   std::uint32_t first_layer = 0;  ///< of the model
 };
 
+/// How a shard serves sequences that lie on several devices.
+struct SliceAccess {
+  const luna_slices_if* table = nullptr;  ///< null: it cannot
+  std::uint32_t slot = 0;                 ///< of its program
+  std::uint64_t message_bytes = 0;
+};
+
 /// One device's part of a model. The handles belong to the Model that made this.
 struct Shard {
   std::string device_name;  ///< as in the TOML
@@ -49,6 +56,7 @@ struct Shard {
   KvAccess kv;
   /// By lane: KV, LOGITS, CANDIDATES, COMM. The outputs are the lane's own.
   std::vector<std::vector<luna_bind>> binds;
+  SliceAccess slices;
 };
 
 /// Where the outputs of a lane's steps lie, in host memory.
@@ -72,6 +80,10 @@ struct CompiledModel {
   std::uint32_t prune_keep_percent = 100;  ///< of a prompt's KV, once it is computed
   std::uint32_t n_candidates = 0;          ///< candidates a row
   std::vector<StepOutputs> outputs;        ///< by lane
+  /// Copies of the model whose devices hold slices of each other's sequences have the same set;
+  /// null: they hold none. SliceLinks makes it.
+  const void* slice_set = nullptr;
+  std::uint32_t slice_place = 0;  ///< in the set: luna_slice.peer
   /// Ends every wait of one shard for another, for good: called when a shard failed while others
   /// run, so that no step hangs. Null: the shards never wait. [engine]
   void (*abort_comms)(void* context) = nullptr;

@@ -15,9 +15,7 @@ Result<std::unique_ptr<Device>> Device::open(const plugin::Instance<luna_backend
   device->options_ = options;
   device->backend_name_ = backend.name();
   device->backend_ = &backend.table();
-  if (backend->head.ext != nullptr)
-    device->kv_blocks_ = static_cast<const luna_kv_blocks_if*>(
-        backend->head.ext(backend.self(), LUNA_EXT_KV_BLOCKS));
+  device->backend_self_ = backend.self();
   device->memory_bytes_left_ = options.memory_bytes;
   device->info_.struct_size = sizeof(luna_device_info);
   const luna_status found = backend->device_info(backend.self(), options.index, &device->info_);

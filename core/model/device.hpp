@@ -46,8 +46,15 @@ class Device {
   [[nodiscard]] ShardPlanner* planner() const { return planner_; }
   [[nodiscard]] const luna_backend_if& backend() const { return *backend_; }
   [[nodiscard]] void* handle() const { return handle_; }
+  /// An extension of its backend; null where that has none, or is in another process.
+  [[nodiscard]] const void* extension(const char* id) const {
+    if (backend_ == nullptr || backend_->head.ext == nullptr) return nullptr;
+    return backend_->head.ext(backend_self_, id);
+  }
   /// How KV blocks get out of it and into it; null: the backend cannot copy them.
-  [[nodiscard]] const luna_kv_blocks_if* kv_blocks() const { return kv_blocks_; }
+  [[nodiscard]] const luna_kv_blocks_if* kv_blocks() const {
+    return static_cast<const luna_kv_blocks_if*>(extension(LUNA_EXT_KV_BLOCKS));
+  }
   /// What the backend said of the device before it was opened.
   [[nodiscard]] const luna_device_info& info() const { return info_; }
 
@@ -67,7 +74,7 @@ class Device {
   DeviceOptions options_;
   std::string backend_name_;
   const luna_backend_if* backend_ = nullptr;
-  const luna_kv_blocks_if* kv_blocks_ = nullptr;
+  void* backend_self_ = nullptr;
   void* handle_ = nullptr;
   ShardPlanner* planner_ = nullptr;
   luna_device_info info_{};

@@ -91,6 +91,8 @@ class ModelLoader {
     program_.prunes = options_.prune_keep_percent < 100;
     program_.n_candidates = std::min(options_.n_candidates, config_.vocab_size);
     program_.n_lanes = std::min(options_.n_lanes != 0 ? options_.n_lanes : n_steps(), kLanesMax);
+    if (!program_.prunes && !options_.is_tensor_split)
+      program_.n_slice_peers = options_.n_slice_peers;
     program_.limits = options_.limits;
     if (program_.limits.n_positions_max == 0)
       program_.limits.n_positions_max = config_.context_length;

@@ -37,6 +37,7 @@ struct ModelOptions {
   bool is_tensor_split = false;     // a part of every layer on each device, instead of ranges
   std::uint32_t n_candidates = 64;  // of a row; at most the vocabulary
   std::uint32_t n_lanes = 0;  // steps in flight; 0: one a device, at most 8; of a tensor split one
+  std::uint32_t n_slice_peers = 0;   // copies of it that hold slices for each other
   std::uint32_t n_load_threads = 0;  // 0: one per usable hardware thread
   LoadProgress progress;             // may be empty
 };
@@ -74,6 +75,8 @@ class Model {
   ~Model();
 
   [[nodiscard]] const CompiledModel& compiled() const { return compiled_; }
+  /// For SliceLinks, before anything runs it.
+  [[nodiscard]] CompiledModel& linkable() { return compiled_; }
   [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
   /// The layers of each shard, in the order of compiled().shards; of a tensor split all in each.
   [[nodiscard]] std::span<const LayerRange> layers() const { return layers_; }

@@ -39,6 +39,7 @@ class LlamaWriter : private LlamaOps {
 
   Result<Program> write(const ProgramOptions& options) && {
     b_.kv_copy();
+    if (options.n_slice_peers > 0) b_.allow_slices();
     frequencies_ = b_.constant(config_.rope.frequencies);   // [n_rot / 2]
     ViewId x = shard_.has_embedding ? embed() : receive();  // [n, hidden_size]
     for (std::uint32_t layer = shard_.layers.first; layer < shard_.layers.end(); ++layer)

@@ -65,6 +65,8 @@ struct ProgramOptions {
   bool prunes = false;  // prompts lose part of their KV
   std::uint32_t n_candidates = 64;
   std::uint32_t n_lanes = 1;  // steps in flight
+  /// Other devices that hold slices of its sequences, and it of theirs; 0: all KV lies on one.
+  std::uint32_t n_slice_peers = 0;
   StepLimits limits;
 };
 

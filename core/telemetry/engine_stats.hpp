@@ -112,6 +112,8 @@ struct EngineStats {
   Counter n_kv_blocks_cached{0};
   Counter n_kv_blocks_free{0};
   Counter n_kv_blocks_evicted{0};
+  Counter n_kv_moves{0};          ///< slices that went to another group or came back
+  Counter n_kv_move_failures{0};  ///< of these, the ones that could not be copied
   Counter n_prefix_hits{0};
   Counter n_prefix_misses{0};
   Counter n_kv_audit_failures{0};

@@ -105,8 +105,12 @@ class EngineRig {
         tokenizer(tiny_tokenizer()),
         scheduler(with ? std::move(*with) : static_scheduler()) {
     std::vector<const model::CompiledModel*> models = {&fake.compiled};
-    for (const FakeModelOptions& group : other_groups)
-      models.push_back(&others.emplace_back(std::make_unique<FakeModel>(group))->compiled);
+    std::vector<FakeModel*> fakes = {&fake};
+    for (const FakeModelOptions& group : other_groups) {
+      fakes.push_back(others.emplace_back(std::make_unique<FakeModel>(group)).get());
+      models.push_back(&fakes.back()->compiled);
+    }
+    if (fakes.size() > 1) FakeModel::let_slice(fakes);
     auto made = Engine::create({std::move(models),
                                 scheduler,
                                 tokenizer,

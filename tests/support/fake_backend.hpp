@@ -120,8 +120,12 @@ class FakeDevice {
   std::function<void()> on_export;             ///< before blocks are copied out
   float poison = 0.0F;  ///< added to a row's first logit: a NaN for a broken model
   std::uint64_t n_rows = 0;
+  std::uint64_t n_slots_served = 0;  ///< of its KV, for sequences of other groups
   std::uint32_t n_rows_last = 0;
   std::uint32_t first_position_last = 0;  ///< of the last step
+
+  /// Where slices of its sequences may lie: by place in the set. Outlive its steps.
+  std::vector<FakeDevice*> peers;
 
   /// Its communication is over: the step that waits for a peer ends, and so does each that comes.
   void release() {
@@ -274,6 +278,8 @@ class FakeDevice {
   }
 
   KvSlot& slot(const luna_step& step, std::uint32_t seq, std::uint32_t position) {
+    if (const luna_slice* slice = slice_of(step, seq, position); slice != nullptr)
+      return peers.at(slice->peer)->slot_of_slice(*slice, position);
     const std::uint32_t block =
         step.block_tables[seq * step.block_table_stride + position / options_.kv_block_tokens];
     if (block >= options_.n_kv_blocks) {
@@ -281,6 +287,26 @@ class FakeDevice {
       return kv_[0];
     }
     return kv_[static_cast<std::size_t>(block_start(block)) + position % options_.kv_block_tokens];
+  }
+
+  static const luna_slice* slice_of(const luna_step& step,
+                                    std::uint32_t seq,
+                                    std::uint32_t position) {
+    for (const luna_slice& slice : slices_of(step))
+      if (slice.seq == seq && position / LUNA_PARTITION_TOKENS >= slice.first_partition &&
+          position / LUNA_PARTITION_TOKENS < slice_end(slice))
+        return &slice;
+    return nullptr;
+  }
+  KvSlot& slot_of_slice(const luna_slice& slice, std::uint32_t position) {
+    const std::uint32_t place = position - slice.first_partition * LUNA_PARTITION_TOKENS;
+    const std::uint32_t block = slice.blocks[place / options_.kv_block_tokens];
+    if (block >= options_.n_kv_blocks) {
+      fault("slice: block beyond the cache");
+      return kv_[0];
+    }
+    ++n_slots_served;
+    return kv_[static_cast<std::size_t>(block_start(block)) + place % options_.kv_block_tokens];
   }
 
   /// spoilt  what is written in place of the tokens
@@ -295,6 +321,7 @@ class FakeDevice {
       for (std::uint32_t row = begin; row < end_row; ++row) {
         if (row > begin && step.positions[row] != step.positions[row - 1] + 1)
           fault("positions not ascending by one");
+        if (slice_of(step, s, step.positions[row]) != nullptr) fault("a slice is not closed");
         KvSlot& target = slot(step, s, slot_of(step, s, step.positions[row]));
         target = {spoilt.value_or(step.token_ids[row]), step.positions[row], 0};
         written.push_back(&target);
@@ -431,6 +458,18 @@ class FakeModel {
   }
   FakeModel(const FakeModel&) = delete;
   FakeModel& operator=(const FakeModel&) = delete;
+
+  /// Lets copies of a model hold slices of each other's sequences. They live equally long.
+  static void let_slice(std::span<FakeModel* const> models) {
+    for (std::size_t m = 0; m < models.size(); ++m) {
+      models[m]->compiled.slice_set = models.front();
+      models[m]->compiled.slice_place = static_cast<std::uint32_t>(m);
+      for (std::size_t d = 0; d < models[m]->devices.size(); ++d)
+        for (FakeModel* other : models)
+          models[m]->devices[d].peers.push_back(d < other->devices.size() ? &other->devices[d]
+                                                                          : nullptr);
+    }
+  }
 
   /// The oldest step of each device.
   bool complete() {

@@ -51,7 +51,8 @@ class GateTest : public ::testing::Test {
               {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens},
               table_,
               groups_,
-              moves_) {
+              moves_,
+              slices_) {
     groups_.add(
         std::make_unique<Group>(model_.compiled, group_options(false), GroupNumbers{}, wake_));
     for (const std::uint32_t n : {40U, 100U, 10U}) {
@@ -99,6 +100,7 @@ class GateTest : public ::testing::Test {
   VirtualClock clock_;
   telemetry::EngineStats stats_;
   KvMoves moves_{no_moves(), clock_, wake_, stats_};
+  KvSlices slices_{{}, clock_, wake_};
   SchedulerGate gate_;
   StepPlan plan_{kSlots, 2};
 };
@@ -404,11 +406,13 @@ class PrefixGateTest : public ::testing::Test {
   VirtualClock clock_;
   telemetry::EngineStats stats_;
   KvMoves moves_{no_moves(), clock_, wake_, stats_};
+  KvSlices slices_{{}, clock_, wake_};
   SchedulerGate gate_{scheduler_,
                       {.n_rows_max = 100, .n_seqs_max = 3, .kv_block_tokens = kBlockTokens},
                       table_,
                       groups_,
-                      moves_};
+                      moves_,
+                      slices_};
   StepPlan plan_{kSlots, 3};
 };
 
@@ -453,7 +457,8 @@ TEST_F(GateTest, OfSeveralGroupsOnlyLegalOnesGetRows) {
       {.n_rows_max = 100, .n_seqs_max = 2, .kv_block_tokens = kBlockTokens, .n_groups_max = 2},
       table_,
       groups,
-      moves);
+      moves,
+      slices_);
   StepPlan plan(kSlots, 4);
   Sequence& running = table_[table_.order()[0]];
   running.group = groups.all().front().get();
