@@ -9,7 +9,7 @@
 namespace luna::engine {
 namespace {
 
-// Those of check_action() that are not refused.
+// Those of check_action() that are not refused anywhere; SLICE is where the groups are linked.
 constexpr std::uint32_t kVerbs = 1U << LUNA_VERB_RUN | 1U << LUNA_VERB_ASSIGN |
                                  1U << LUNA_VERB_MOVE | 1U << LUNA_VERB_PREEMPT |
                                  1U << LUNA_VERB_REJECT;
@@ -242,7 +242,7 @@ luna_snapshot SchedulerGate::snapshot(const SnapshotTime& time) const {
   snapshot.reqs = rows_.data();
   snapshot.devices = devices_.data();
   snapshot.prefixes = prefixes_.data();
-  snapshot.verbs = kVerbs;
+  snapshot.verbs = kVerbs | (limits_.slices ? 1U << LUNA_VERB_SLICE : 0U);
   snapshot.n_steps_in_flight = groups_.n_steps_in_flight();
   snapshot.n_steps_in_flight_max = groups_.n_steps_max();
   return snapshot;

@@ -168,11 +168,16 @@ Result<std::uint64_t> LocalShard::plan_slices() {
                      ": slices need a backend that offers " LUNA_EXT_SLICES
                      " and a transport that offers " LUNA_EXT_COLLECTIVE};
   }
+  const auto slot = draft_->program.bound_slot(LUNA_SLOT_SLICES);
+  if (!slot) {
+    return Error{Code::unsupported,
+                 "device " + device.name() + ": slices need whole layers on a device"};
+  }
   const luna_program program = draft_->program.abi();
   luna_err err = make_err();
   const std::string where = "device " + device.name() + ": slices";
   shard_.slices.table = calls;
-  shard_.slices.slot = draft_->program.bound_slot(LUNA_SLOT_SLICES).value_or(0);
+  shard_.slices.slot = *slot;
   LUNA_TRY(
       to_result(calls->message_bytes(device.handle(), &program, &shard_.slices.message_bytes, &err),
                 err,

@@ -94,6 +94,7 @@ struct Script {
 
   PlanFunction policy() {
     return [this](const luna_snapshot& snapshot, luna_plan& plan) {
+      EXPECT_TRUE(Snapshot(&snapshot).takes(LUNA_VERB_SLICE));
       rows.assign(snapshot.reqs, snapshot.reqs + snapshot.n_reqs);
       slices.assign(snapshot.slices, snapshot.slices + snapshot.n_slices);
       const luna_status status = rest(snapshot, plan);
