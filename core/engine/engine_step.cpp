@@ -407,7 +407,8 @@ void Engine::Impl::fail_step(Group& group,
   const bool is_new = !outcome.ok && !group.is_closing;
   if (is_new) ++group.n_failures;
   for (const StepBatch::Entry& entry : lane.batch.entries()) {
-    ++sequences[entry.slot].n_failures;
+    // A step of a group that is lost already says nothing more against its sequences.
+    if (is_new) ++sequences[entry.slot].n_failures;
     after_failure(group, entry.slot);
   }
   if (has_aborted && !can_lose(group)) parts.stats.is_lost.store(true, std::memory_order_relaxed);
