@@ -1,7 +1,9 @@
 #include "core/app/app.hpp"
 
+#include "core/app/canary.hpp"
 #include "core/app/cluster_host.hpp"
 #include "core/app/devices.hpp"
+#include "core/app/joined_placement.hpp"
 #include "core/app/known_models.hpp"
 #include "core/app/layout_choice.hpp"
 #include "core/app/plan_text.hpp"
@@ -65,12 +67,14 @@ struct App::Impl {
   std::deque<OpenDevice> devices;
   std::unique_ptr<ClusterHost> cluster;
   std::atomic<ClusterHost*> cluster_seen{nullptr};  // by probes
-  std::vector<JoinedDevices> joined;                // that models lie on
+  std::deque<JoinedPlacement> placements;           // of models on devices of workers
   std::deque<std::unique_ptr<ServedModel>> models;
   std::deque<plugin::Instance<luna_role_if>> roles;
   pipeline::PipelineStats pipeline_stats;
   WakeSignal pipeline_wake;
   std::unique_ptr<pipeline::StagedPipeline> pipeline;
+  std::unique_ptr<Canary> canary;                   // where devices may be elsewhere
+  std::atomic<const Canary*> canary_seen{nullptr};  // by probes
 
   Impl(config::Settings s, Options o)
       : settings(std::move(s)),
@@ -89,8 +93,12 @@ struct App::Impl {
                           const std::optional<DraftParts>& draft);
   Result<void> load_joined_model(const config::ModelSettings& wanted,
                                  const std::function<bool()>& keep_going);
+  Result<std::unique_ptr<ServedModel>> load_on(const config::ModelSettings& wanted,
+                                               const std::vector<JoinedGroup>& groups,
+                                               JoinedPlacement& placement);
   Result<ModelParts> parts_of(const config::ModelSettings& wanted);
   Result<void> build_pipeline();
+  void start_canary();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
   Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
 };
@@ -240,33 +248,17 @@ Result<void> App::Impl::load_model(const config::ModelSettings& wanted,
 // loads, one that lacks the file, too little memory.
 Result<void> App::Impl::load_joined_model(const config::ModelSettings& wanted,
                                           const std::function<bool()>& keep_going) {
+  JoinedPlacement& placement =
+      placements.emplace_back(*cluster, wanted, cluster->controller().stats());
   for (;;) {
     const std::uint64_t known = cluster->n_changes();
     LUNA_TRY(cluster->wait_for_devices(health, keep_going));
-    LUNA_TRY(ModelParts parts, parts_of(wanted));
     health.set(telemetry::State::loading);
-    auto found = cluster->joined();
-    Result<std::unique_ptr<ServedModel>> model = Error{Code::unavailable, ""};
-    std::vector<std::vector<std::string>> names;
-    if (found) {
-      const bool are_copies = wanted.layout == config::Layout::replicas;
-      parts.groups.clear();
-      for (const auto& device : found->devices) {
-        if (parts.groups.empty() || are_copies) {
-          parts.groups.emplace_back();
-          names.emplace_back();
-        }
-        parts.groups.back().push_back(device.get());
-        names.back().push_back(device->name());
-      }
-      parts.collective = found->collective;
-      model = ServedModel::load(wanted, std::move(parts));
-    } else {
-      model = found.error();
-    }
+    const std::vector<JoinedGroup> groups = placement.groups_of(cluster->controller().devices());
+    auto model = load_on(wanted, groups, placement);
     if (model) {
-      metrics.add_model(wanted.name, (*model)->stats(), names);
-      joined.push_back(std::move(*found));
+      metrics.add_model(wanted.name, (*model)->stats(), names_of(groups));
+      placement.start(**model, groups);
       models.push_back(std::move(*model));
       return {};
     }
@@ -275,6 +267,22 @@ Result<void> App::Impl::load_joined_model(const config::ModelSettings& wanted,
     health.set(telemetry::State::waiting, model.error().message());
     LUNA_TRY(cluster->wait_for_change(known, kPlaceAgain, keep_going));
   }
+}
+
+Result<std::unique_ptr<ServedModel>> App::Impl::load_on(const config::ModelSettings& wanted,
+                                                        const std::vector<JoinedGroup>& groups,
+                                                        JoinedPlacement& placement) {
+  LUNA_TRY(ModelParts parts, parts_of(wanted));
+  parts.groups.clear();
+  for (const JoinedGroup& group : groups) {
+    LUNA_TRY(const JoinedDevices joined, cluster->join(group));
+    if (group.size() > 1) parts.collective = joined.collective;
+    parts.groups.push_back(pointers_of(group));
+  }
+  parts.on_group_gone = &JoinedPlacement::note_gone;
+  parts.group_context = &placement;
+  parts.n_groups_max = placement.n_groups_max();
+  return ServedModel::load(wanted, std::move(parts));
 }
 
 Result<void> App::Impl::build_pipeline() {
@@ -295,10 +303,25 @@ Result<void> App::Impl::build_pipeline() {
   return {};
 }
 
+void App::Impl::start_canary() {
+  std::vector<Canary::Subject> subjects;
+  for (const auto& model : models) {
+    const std::string name = model->pipeline_model().name;
+    // A model that no stage begins with cannot be asked for by its name.
+    const auto asked = pipeline->model_names();
+    if (std::ranges::find(asked, name) != asked.end()) subjects.push_back({name, &model->stats()});
+  }
+  canary = std::make_unique<Canary>(*pipeline, subjects);
+  canary_seen.store(canary.get());
+}
+
 App::App(config::Settings settings, Options options)
     : impl_(std::make_unique<Impl>(std::move(settings), std::move(options))) {}
 
 App::~App() {
+  if (impl_->canary) impl_->canary->stop();
+  for (JoinedPlacement& placement : impl_->placements)
+    placement.stop();
   if (impl_->pipeline) impl_->pipeline->drain(std::chrono::nanoseconds(0));
   for (const auto& model : impl_->models)
     model->stop();
@@ -349,7 +372,20 @@ bool App::has_cluster() const {
 }
 std::string App::cluster_page() const {
   const ClusterHost* cluster = impl_->cluster_seen.load();
-  return cluster != nullptr ? cluster->render() : std::string("{}");
+  if (cluster == nullptr) return "{}";
+  // Placements are there once models are loaded; before, none is shown.
+  std::vector<PlacementStatus> models;
+  if (impl_->health.state() >= telemetry::State::warming)
+    for (const JoinedPlacement& placement : impl_->placements)
+      models.push_back(placement.status());
+  return cluster->render(models);
+}
+
+bool App::is_ready() const {
+  const Canary* canary = impl_->canary_seen.load();
+  if (canary != nullptr && !canary->is_well()) return false;
+  return std::ranges::all_of(
+      impl_->placements, [](const JoinedPlacement& placement) { return placement.can_serve(); });
 }
 
 bool App::is_alive() const {
@@ -380,12 +416,14 @@ Result<void> App::warm_up(const std::function<bool()>& keep_going) {
     }
     if (outcome->finish == pipeline::FinishReason::cancelled) return {};
   }
+  if (has_cluster()) impl_->start_canary();
   impl_->health.set(telemetry::State::ready);
   return {};
 }
 
 void App::drain(std::chrono::milliseconds timeout) {
   impl_->health.set(telemetry::State::draining);
+  if (impl_->canary) impl_->canary->stop();
   impl_->pipeline->drain(timeout);
 }
 

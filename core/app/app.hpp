@@ -55,6 +55,8 @@ class App {
   [[nodiscard]] const telemetry::MetricsPage& metrics() const;
   /// False when an engine or the pipeline can serve no more: see telemetry::is_alive. [any]
   [[nodiscard]] bool is_alive() const;
+  /// Whether every model has devices that could answer. [any]
+  [[nodiscard]] bool is_ready() const;
 
   /// Runs a small step of each kind with every model, for real tokens; then the state is ready.
   /// Gives up, without an error and not ready, when `keep_going` turns false.

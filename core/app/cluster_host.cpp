@@ -33,6 +33,18 @@ json::object to_json(const cluster::WorkerStatus& worker) {
   return object;
 }
 
+json::object to_json(const PlacementStatus& model) {
+  json::object object;
+  object["name"] = model.model;
+  json::array groups;
+  for (const auto& group : model.groups)
+    groups.push_back(list_of(group));
+  object["groups"] = std::move(groups);
+  object["degraded"] = model.is_degraded;
+  object["last_error"] = model.last_error;
+  return object;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::open(plugin::Catalog& catalog,
@@ -55,9 +67,14 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::open(plugin::Catalog& catalog,
   options.plugins = cluster::plugin_identities(catalog);
   LUNA_TRY(host->controller_, cluster::Controller::open(std::move(options)));
   host->controller_->on_change([raw = host.get()] {
-    const std::lock_guard lock(raw->mutex_);
-    ++raw->n_changes_;
-    raw->changed_.notify_all();
+    {
+      const std::lock_guard lock(raw->mutex_);
+      ++raw->n_changes_;
+      raw->changed_.notify_all();
+    }
+    const std::lock_guard lock(raw->listeners_mutex_);
+    for (const auto& [owner, tell] : raw->listeners_)
+      tell();
   });
   return host;
 }
@@ -99,18 +116,27 @@ Result<void> ClusterHost::wait_for_devices(telemetry::Health& health,
   }
 }
 
-Result<JoinedDevices> ClusterHost::joined() const {
+Result<JoinedDevices> ClusterHost::join(
+    const std::vector<std::shared_ptr<model::Device>>& devices) const {
   JoinedDevices joined;
-  joined.devices = controller_->devices();
-  const auto endpoints = controller_->endpoints_of(joined.devices);
+  joined.devices = devices;
+  const auto endpoints = controller_->endpoints_of(devices);
   if (endpoints.empty()) return Error{Code::unavailable, "no worker is here"};
-  if (joined.devices.size() > 1) {
+  if (devices.size() > 1) {
     LUNA_TRY(joined.collective.transport, cluster::choose_transport(transport_, endpoints));
   }
   return joined;
 }
 
-std::string ClusterHost::render() const {
+void ClusterHost::listen(const void* owner, std::function<void()> changed) {
+  const std::lock_guard lock(listeners_mutex_);
+  if (changed)
+    listeners_.insert_or_assign(owner, std::move(changed));
+  else
+    listeners_.erase(owner);
+}
+
+std::string ClusterHost::render(const std::vector<PlacementStatus>& models) const {
   const cluster::ClusterStatus status = controller_->status();
   const telemetry::ClusterStats& stats = controller_->stats();
   json::object root;
@@ -118,6 +144,10 @@ std::string ClusterHost::render() const {
   for (const cluster::WorkerStatus& worker : status.workers)
     workers.push_back(to_json(worker));
   root["workers"] = std::move(workers);
+  json::array placed;
+  for (const PlacementStatus& model : models)
+    placed.push_back(to_json(model));
+  root["models"] = std::move(placed);
   root["port"] = controller_->port();
   root["min_devices"] = settings_.cluster->n_devices_min;
   root["devices"] = stats.n_devices.load();

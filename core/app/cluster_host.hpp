@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,14 @@ namespace luna::app {
 struct JoinedDevices {
   std::vector<std::shared_ptr<model::Device>> devices;  ///< in layer order; held while it runs
   model::Collective collective;                         ///< its name alone: no rank is here
+};
+
+/// A model on devices of workers, for /admin/cluster.
+struct PlacementStatus {
+  std::string model;
+  std::vector<std::vector<std::string>> groups;  ///< names of devices
+  bool is_degraded = false;                      ///< on fewer devices than it once had
+  std::string last_error;                        ///< why the last group could not be; or empty
 };
 
 /// Owned by App; models go before it. [main] unless tagged otherwise.
@@ -50,13 +59,18 @@ class ClusterHost {
   Result<void> wait_for_change(std::uint64_t known,
                                std::chrono::milliseconds limit,
                                const std::function<bool()>& keep_going);
-  /// All that are here.
-  /// Errors  not_found: no transport joins them
-  Result<JoinedDevices> joined() const;
+  /// What joins these devices.
+  /// Errors  unavailable: one of them has gone; not_found: no transport joins them
+  Result<JoinedDevices> join(const std::vector<std::shared_ptr<model::Device>>& devices) const;
+  /// Calls `changed` after every change, from the cluster's I/O thread: it must only wake somebody.
+  /// Empty: no more, and no call is under way when it returns. [any]
+  void listen(const void* owner, std::function<void()> changed);
 
   [[nodiscard]] cluster::Controller& controller() { return *controller_; }
   /// JSON, for /admin/cluster. [any]
-  [[nodiscard]] std::string render() const;
+  ///
+  /// models  what lies where
+  [[nodiscard]] std::string render(const std::vector<PlacementStatus>& models) const;
 
  private:
   explicit ClusterHost(const config::Settings& settings) : settings_(settings) {}
@@ -68,6 +82,9 @@ class ClusterHost {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::uint64_t n_changes_ = 0;
+
+  std::mutex listeners_mutex_;  // held while they are called
+  std::map<const void*, std::function<void()>> listeners_;
 };
 
 }  // namespace luna::app

@@ -91,6 +91,10 @@ bool app_is_alive(void* app) {
   return static_cast<const App*>(app)->is_alive();
 }
 
+bool app_is_ready(void* app) {
+  return static_cast<const App*>(app)->is_ready();
+}
+
 std::string cluster_page(void* app) {
   return static_cast<const App*>(app)->cluster_page();
 }
@@ -184,7 +188,7 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
     const bool was_stopped = loaded.error().code() == Code::cancelled && StopSignal::is_set();
     return was_stopped ? Result<void>() : Result<void>(loaded.error());
   }
-  server->serve({app->pipeline(), app->metrics(), app_is_alive, app.get()});
+  server->serve({app->pipeline(), app->metrics(), app_is_alive, app.get(), app_is_ready});
   const std::string url = url_of(listen.host, server->port());
   Result<void> served = run_until_stopped(*app, *server, url, drain_timeout, streams);
   const ExitGuard guard(kExitLimit);

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -184,9 +185,12 @@ struct ServedModel::Impl {
   std::optional<text::Tokenizer> tokenizer;
   std::unique_ptr<TemplateRenderer> renderer;
   std::unique_ptr<model::Model> draft_model;
-  std::vector<std::unique_ptr<model::Model>> models;  // one a group
-  model::MemoryPlan memory;                           // of all groups
-  std::unique_ptr<model::SliceLinks> slice_links;     // where their sequences may lie on several
+  model::ModelOptions group_options;  // of each group
+  std::span<const plugin::Instance<luna_quant_if>> quants;
+  std::map<engine::GroupId, std::unique_ptr<model::Model>> models;  // one a group
+  std::uint32_t context_tokens_max = 0;
+  model::MemoryPlan memory;                        // of all groups
+  std::unique_ptr<model::SliceLinks> slice_links;  // where their sequences may lie on several
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
@@ -194,7 +198,14 @@ struct ServedModel::Impl {
 
   Result<void> read_text(const std::filesystem::path& path);
   Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
-  Result<void> load_groups(const model::ModelOptions& options, const ModelParts& parts);
+  Result<std::unique_ptr<model::Model>> load_group(
+      const std::vector<model::Device*>& devices,
+      const std::optional<model::Collective>& collective) const;
+  Result<void> load_groups(const ModelParts& parts);
+  Result<void> start_engine(const config::ModelSettings& settings,
+                            ModelParts& parts,
+                            const engine::SpeculationOptions& speculation,
+                            std::vector<const model::CompiledModel*> compiled);
   Result<void> link_slices(const model::Collective& collective);
   Result<void> load(const config::ModelSettings& settings,
                     ModelParts parts,
@@ -239,33 +250,40 @@ Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
 
 Result<void> ServedModel::Impl::link_slices(const model::Collective& collective) {
   std::vector<model::CompiledModel*> copies;
-  for (const auto& model : models)
+  for (const auto& [id, model] : models)
     copies.push_back(&model->linkable());
   LUNA_TRY(slice_links, model::SliceLinks::open(collective, copies));
   return {};
 }
 
+Result<std::unique_ptr<model::Model>> ServedModel::Impl::load_group(
+    const std::vector<model::Device*>& devices,
+    const std::optional<model::Collective>& collective) const {
+  const model::ModelResources resources{quants, devices, collective};
+  LUNA_TRY(auto model, model::Model::load(group_options, resources));
+  const model::CompiledModel& compiled = model->compiled();
+  logger("model")->info(
+      "loaded model={} devices={} layers={} kv_blocks={} kv_block_tokens={} context={} "
+      "steps_in_flight={}",
+      name,
+      devices.size(),
+      compiled.config.n_layers,
+      compiled.n_kv_blocks,
+      compiled.kv_block_tokens,
+      compiled.limits.n_positions_max,
+      compiled.n_lanes());
+  return model;
+}
+
 /// A copy of the model a group.
-Result<void> ServedModel::Impl::load_groups(const model::ModelOptions& options,
-                                            const ModelParts& parts) {
+Result<void> ServedModel::Impl::load_groups(const ModelParts& parts) {
   for (const std::vector<model::Device*>& devices : parts.groups) {
-    const model::ModelResources resources{parts.quants, devices, parts.collective};
-    LUNA_TRY(auto model, model::Model::load(options, resources));
-    const model::CompiledModel& compiled = model->compiled();
-    logger("model")->info(
-        "loaded model={} group={} layers={} kv_blocks={} kv_block_tokens={} context={} "
-        "steps_in_flight={}",
-        name,
-        models.size(),
-        compiled.config.n_layers,
-        compiled.n_kv_blocks,
-        compiled.kv_block_tokens,
-        compiled.limits.n_positions_max,
-        compiled.n_lanes());
+    LUNA_TRY(auto model, load_group(devices, parts.collective));
     const model::MemoryPlan& taken = model->memory();
     memory.shards.insert(memory.shards.end(), taken.shards.begin(), taken.shards.end());
     memory.n_kv_blocks += taken.n_kv_blocks;
-    models.push_back(std::move(model));
+    context_tokens_max = model->compiled().limits.n_positions_max;
+    models.emplace(engine::GroupId{static_cast<std::uint32_t>(models.size())}, std::move(model));
   }
   return {};
 }
@@ -280,35 +298,45 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
     LUNA_TRY(load_draft_model(parts, path));
     speculation.draft_model = &draft_model->compiled();
   }
-  model::ModelOptions model_asked =
-      model_options(settings, path, n_draft_rows(settings, speculation));
-  if (draft_model) model_asked.n_lanes = one_step_in_flight(settings);
+  group_options = model_options(settings, path, n_draft_rows(settings, speculation));
+  if (draft_model) group_options.n_lanes = one_step_in_flight(settings);
   if (can_slice(settings, parts))
-    model_asked.n_slice_peers = static_cast<std::uint32_t>(parts.groups.size()) - 1;
-  LUNA_TRY(load_groups(model_asked, parts));
-  if (model_asked.n_slice_peers > 0) LUNA_TRY(link_slices(*parts.collective));
+    group_options.n_slice_peers = static_cast<std::uint32_t>(parts.groups.size()) - 1;
+  quants = parts.quants;
+  LUNA_TRY(load_groups(parts));
+  if (group_options.n_slice_peers > 0) LUNA_TRY(link_slices(*parts.collective));
   std::vector<const model::CompiledModel*> compiled;
-  for (const auto& model : models)
+  for (const auto& [id, model] : models)
     compiled.push_back(&model->compiled());
   scheduler = std::move(parts.scheduler);
-  engine::EngineOptions options;
-  options.n_waiting_max = parts.n_requests_max;
-  options.recovery_timeout = parts.recovery_timeout;
-  options.step_tokens_max = settings.step_tokens_max;
-  options.speculation = speculation;
-  options.kv_reserve_percent = settings.kv_reserve_percent;
-  options.prefix_cache = settings.prefix_cache;
-  options.prefix_cache_per_tenant = settings.prefix_cache_scope == config::PrefixCacheScope::tenant;
-  LUNA_TRY(options.prefix_hash_seed, random_seed());
+  return start_engine(settings, parts, speculation, std::move(compiled));
+}
+
+Result<void> ServedModel::Impl::start_engine(const config::ModelSettings& settings,
+                                             ModelParts& parts,
+                                             const engine::SpeculationOptions& speculation,
+                                             std::vector<const model::CompiledModel*> compiled) {
+  engine::EngineOptions engine_options;
+  engine_options.n_waiting_max = parts.n_requests_max;
+  engine_options.recovery_timeout = parts.recovery_timeout;
+  engine_options.step_tokens_max = settings.step_tokens_max;
+  engine_options.speculation = speculation;
+  engine_options.kv_reserve_percent = settings.kv_reserve_percent;
+  engine_options.prefix_cache = settings.prefix_cache;
+  engine_options.prefix_cache_per_tenant =
+      settings.prefix_cache_scope == config::PrefixCacheScope::tenant;
+  LUNA_TRY(engine_options.prefix_hash_seed, random_seed());
   if (parts.plan_record) {
     LUNA_TRY(plan_recorder, engine::PlanRecorder::open(*std::move(parts.plan_record)));
-    options.plan_recorder = plan_recorder.get();
+    engine_options.plan_recorder = plan_recorder.get();
   }
-  LUNA_TRY(
-      engine,
-      engine::Engine::create(
-          {std::move(compiled), scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake},
-          options));
+  engine_options.n_groups_max =
+      std::max(parts.n_groups_max, static_cast<std::uint32_t>(compiled.size()));
+  engine::EngineParts engine_parts{
+      std::move(compiled), scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake};
+  engine_parts.on_group_gone = parts.on_group_gone;
+  engine_parts.group_context = parts.group_context;
+  LUNA_TRY(engine, engine::Engine::create(engine_parts, engine_options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
   return {};
@@ -341,7 +369,7 @@ pipeline::PipelineModel ServedModel::pipeline_model() const {
   view.runner = impl_->runner.get();
   view.tokenizer = &*impl_->tokenizer;
   view.chat = impl_->renderer.get();
-  view.context_tokens_max = impl_->models.front()->compiled().limits.n_positions_max;
+  view.context_tokens_max = impl_->context_tokens_max;
   return view;
 }
 
@@ -351,6 +379,22 @@ const telemetry::EngineStats& ServedModel::stats() const {
 
 const model::MemoryPlan& ServedModel::memory() const {
   return impl_->memory;
+}
+
+Result<engine::GroupId> ServedModel::add_group(const std::vector<model::Device*>& devices,
+                                               const std::optional<model::Collective>& collective) {
+  LUNA_TRY(auto model, impl_->load_group(devices, collective));
+  LUNA_TRY(const engine::GroupId id, impl_->engine->add_group(model->compiled()));
+  impl_->models.emplace(id, std::move(model));
+  return id;
+}
+
+void ServedModel::retire_group(engine::GroupId id) {
+  impl_->engine->retire_group(id, engine::RetireMode::at_once);
+}
+
+void ServedModel::drop_group(engine::GroupId id) {
+  impl_->models.erase(id);
 }
 
 void ServedModel::stop() {

@@ -3,6 +3,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/config/settings.hpp"
+#include "core/engine/engine.hpp"
 #include "core/engine/plan_record.hpp"
 #include "core/model/device.hpp"
 #include "core/model/model_loader.hpp"
@@ -41,6 +42,11 @@ struct ModelParts {
   std::chrono::milliseconds recovery_timeout{};
   config::SpeculationSettings speculation;
   std::optional<engine::PlanRecorder::Options> plan_record;  ///< none: plans are not recorded
+  /// Told on the engine thread of each group that has left; it must only wake somebody. Null: the
+  /// groups stay those that the model is loaded on.
+  void (*on_group_gone)(void* context, const engine::GroupEnd& end) = nullptr;
+  void* group_context = nullptr;
+  std::uint32_t n_groups_max = 0;   ///< at a time; 0: those that it is loaded on
   std::optional<DraftParts> draft;  ///< there when the method of speculation is draft
 };
 
@@ -63,6 +69,16 @@ class ServedModel {
   [[nodiscard]] const telemetry::EngineStats& stats() const;
   /// What the model takes of its devices, a draft model not counted.
   [[nodiscard]] const model::MemoryPlan& memory() const;
+  // ---- for whoever is told by on_group_gone: one thread
+  /// Loads a copy of the model on devices, which takes rows from then on.
+  /// Errors  those of loading; unavailable: the model has been stopped
+  Result<engine::GroupId> add_group(const std::vector<model::Device*>& devices,
+                                    const std::optional<model::Collective>& collective);
+  /// Has a group leave at once: what it held goes on elsewhere.
+  void retire_group(engine::GroupId id);
+  /// Destroys the copy of a group that has left.
+  void drop_group(engine::GroupId id);
+
   /// Ends every sequence and the engine thread. [main]
   void stop();
 

@@ -283,7 +283,7 @@ ClusterStatus Controller::status() const {
   return status;
 }
 
-const telemetry::ClusterStats& Controller::stats() const {
+telemetry::ClusterStats& Controller::stats() const {
   return impl_->stats;
 }
 

@@ -68,7 +68,7 @@ class Controller {
   [[nodiscard]] std::vector<DataEndpoint> endpoints_of(
       const std::vector<std::shared_ptr<model::Device>>& devices) const;
   [[nodiscard]] ClusterStatus status() const;
-  [[nodiscard]] const telemetry::ClusterStats& stats() const;
+  [[nodiscard]] telemetry::ClusterStats& stats() const;
   /// Called after every change of devices(), by the I/O thread: it must return at once. Set once,
   /// before it matters. [start-up]
   void on_change(std::function<void()> changed);

@@ -47,7 +47,8 @@ Reply live_reply(const Service& service, const ModelService* models) {
 }
 
 Reply ready_reply(const Service& service, const ModelService* models) {
-  const bool is_ready = models != nullptr && service.health.is_ready() && is_alive(*models);
+  const bool is_ready = models != nullptr && service.health.is_ready() && is_alive(*models) &&
+                        (models->is_ready == nullptr || models->is_ready(models->is_alive_context));
   Reply reply = state_reply(is_ready ? 200 : 503, service.health);
   if (!is_ready) reply.headers.emplace_back("retry-after", "1");
   return reply;

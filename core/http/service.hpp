@@ -21,6 +21,8 @@ struct ModelService {
   /// False when an engine can serve no more; then the server is neither live nor ready.
   bool (*is_alive)(void* context) = nullptr;
   void* is_alive_context = nullptr;
+  /// False while a request would wait for devices; of the same context. Null: never.
+  bool (*is_ready)(void* context) = nullptr;
 };
 
 /// What /admin/cluster shows, also while the models are loaded. [any]

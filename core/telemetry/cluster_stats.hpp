@@ -6,15 +6,17 @@
 
 namespace luna::telemetry {
 
-/// Written by the cluster's I/O thread, read by whoever scrapes. [any]
+/// Written by the cluster's I/O thread and by placements, read by whoever scrapes. [any]
 struct ClusterStats {
   using Counter = std::atomic<std::uint64_t>;
 
-  Counter n_workers{0};  ///< joined now
-  Counter n_devices{0};  ///< of these
-  Counter n_joined{0};   ///< workers, ever
-  Counter n_lost{0};     ///< workers, ever
-  Counter n_refused{0};  ///< connections, ever
+  Counter n_workers{0};   ///< joined now
+  Counter n_devices{0};   ///< of these
+  Counter n_joined{0};    ///< workers, ever
+  Counter n_lost{0};      ///< workers, ever
+  Counter n_refused{0};   ///< connections, ever
+  Counter n_placed{0};    ///< groups of devices that models were placed on while serving, ever
+  Counter n_degraded{0};  ///< devices fewer than models once had
 };
 
 }  // namespace luna::telemetry

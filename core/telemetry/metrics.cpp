@@ -225,6 +225,12 @@ void add_cluster(Families& families, const ClusterStats& cluster) {
   families.value({}, load(cluster.n_joined));
   families.open("luna_cluster_workers_lost_total", "Workers that joined and went.", kCounter);
   families.value({}, load(cluster.n_lost));
+  families.open("luna_cluster_placements_total",
+                "Times that a model was placed on devices while it served.",
+                kCounter);
+  families.value({}, load(cluster.n_placed));
+  families.open("luna_cluster_degraded_devices", "Devices fewer than models once had.", kGauge);
+  families.value({}, load(cluster.n_degraded));
   families.open(
       "luna_cluster_refused_total", "Connections and workers that were refused.", kCounter);
   families.value({}, load(cluster.n_refused));

@@ -1,0 +1,179 @@
+"""Workers killed and stopped one after the other under streams: what clients see of it.
+
+  bench_recovery.py --luna BIN --model GGUF [--streams 200] [--tokens 96] [--workers 4] [--kv-tokens N] [--json FILE]
+
+One server, N workers of one thread each, one pipeline over them. First all streams undisturbed, half of
+them greedy, half seeded; then, for each worker and for SIGKILL and SIGSTOP, the same streams with that
+signal in the middle, and the worker brought back afterwards. Reported a row: requests that failed, texts
+that differ from the undisturbed run's, time from the signal to the loss being noticed, the longest
+interval without a token from any stream, the longest gap of one stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from luna_cluster import LunaCluster, get_json  # noqa: E402
+from luna_server import MODEL_NAME, wait_until  # noqa: E402
+
+LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] worker lost name=(\w+)")
+
+
+class Stream(threading.Thread):
+    """One streamed completion and when its pieces came."""
+
+    def __init__(self, port: int, i: int, n_tokens: int):
+        super().__init__()
+        self.port, self.text, self.times, self.error = port, "", [], ""
+        self.body = {
+            "model": MODEL_NAME,
+            "prompt": f"Story {i}. Once upon a time there was a",
+            "max_tokens": n_tokens,
+            "ignore_eos": True,
+            "stream": True,
+        } | ({"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i})
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        try:
+            connection.request(
+                "POST", "/v1/completions", json.dumps(self.body), {"Content-Type": "application/json"}
+            )
+            answer = connection.getresponse()
+            if answer.status != 200:
+                self.error = f"{answer.status}: {answer.read()[:200]!r}"
+                return
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                if "error" in event:
+                    self.error = str(event["error"])
+                    return
+                self.text += event["choices"][0]["text"] if event["choices"] else ""
+                self.times.append(time.time())
+        except OSError as error:
+            self.error = str(error)
+        finally:
+            connection.close()
+
+    def longest_gap(self) -> float:
+        return max((b - a for a, b in zip(self.times, self.times[1:])), default=0.0)
+
+
+def run_streams(port: int, args: argparse.Namespace, disturb=None) -> list[Stream]:
+    streams = [Stream(port, i, args.tokens) for i in range(args.streams)]
+    for stream in streams:
+        stream.start()
+    if disturb:
+        wait_until(lambda: sum(len(s.times) for s in streams) > args.streams * 4, 120, "tokens of all streams")
+        disturb()
+    for stream in streams:
+        stream.join()
+    return streams
+
+
+def found_at(cluster: LunaCluster, name: str, since: float) -> float:
+    for stamp, lost in LOST.findall(cluster.server.log()):
+        at = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S.%f").timestamp()
+        if lost == name and at >= since - 0.01:
+            return at
+    return float("nan")
+
+
+def has_all(cluster: LunaCluster, n: int) -> bool:
+    _, page = get_json(cluster.server_port, "/admin/cluster")
+    return any(len(group) == n for model in page["models"] for group in model["groups"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--luna", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--kv-tokens", type=int, default=32768)
+    parser.add_argument("--how", default="SIGKILL,SIGSTOP")
+    parser.add_argument("--which", default="", help="numbers of workers, by commas (default: each)")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    which = [int(i) for i in args.which.split(",")] if args.which else list(range(args.workers))
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        shards = folder / "shards"
+        subprocess.run(
+            [args.luna, "split", args.model, "--num-shards", str(args.workers), "--out", shards],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        keys = f"kv_tokens_max = {args.kv_tokens}\nsequences_max = {min(args.streams, 256)}"
+        cluster = LunaCluster(
+            args.luna, shards, folder, args.workers, min_devices=args.workers, model_keys=keys,
+            server=f"requests_max = {2 * args.streams}",
+        )  # fmt: skip
+        try:
+            for i in range(args.workers):
+                cluster.start_worker(i, shards, memory="700 MiB")
+            server = cluster.start_server()
+            began = time.time()
+            calm = run_streams(server.port, args)
+            took = time.time() - began
+            print(f"undisturbed: {args.streams} streams, {args.tokens} tokens each, {took:.1f} s, "
+                  f"longest gap {max(s.longest_gap() for s in calm):.2f} s, failed {sum(bool(s.error) for s in calm)}")
+            for how in args.how.split(","):
+                for i in which:
+                    rows.append(disturb_once(cluster, args, calm, how, i, shards))
+        finally:
+            cluster.stop()
+    if args.json:
+        args.json.write_text(json.dumps({"rows": rows}, indent=1))
+
+
+def disturb_once(
+    cluster: LunaCluster, args: argparse.Namespace, calm: list[Stream], how: str, i: int, shards: Path
+) -> dict:
+    wait_until(lambda: has_all(cluster, args.workers), 60, "a model on all workers")
+    worker = cluster.workers[f"w{i}"]
+    at: list[float] = []
+
+    def disturb() -> None:
+        at.append(time.time())
+        worker.send_signal(signal.Signals[how])
+
+    streams = run_streams(cluster.server.port, args, disturb)
+    times = sorted(t for s in streams for t in s.times)
+    row = {
+        "how": how,
+        "worker": worker.name,
+        "failed": sum(bool(s.error) for s in streams),
+        "different": sum(s.text != c.text for s, c in zip(streams, calm)),
+        "found_s": round(found_at(cluster, worker.name, at[0]) - at[0], 3),
+        "silence_s": round(max((b - a for a, b in zip(times, times[1:])), default=0.0), 2),
+        "longest_gap_s": round(max(s.longest_gap() for s in streams), 2),
+    }
+    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    for s in [s for s in streams if s.error][:3]:
+        print("  ", s.error)
+    if how == "SIGKILL":
+        worker.process.wait()
+        cluster.start_worker(i, shards, memory="700 MiB")
+    else:
+        worker.send_signal(signal.SIGCONT)
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+#include "core/app/joined_placement.hpp"
+
+#include "core/base/log.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace luna::app {
+namespace {
+
+// How often it looks without being woken: whether a moment is quiet, whether a file has come.
+constexpr std::chrono::milliseconds kLook{200};
+// A new device is used at a quiet moment, or after so long whatever runs: using it costs every
+// request a pause.
+constexpr std::chrono::seconds kQuietLimit{2};
+
+constexpr std::chrono::seconds kTryAgain{2};
+
+bool has(const JoinedGroup& group, const std::shared_ptr<model::Device>& device) {
+  return std::ranges::find(group, device) != group.end();
+}
+
+}  // namespace
+
+std::vector<model::Device*> pointers_of(const JoinedGroup& group) {
+  std::vector<model::Device*> devices;
+  for (const auto& device : group)
+    devices.push_back(device.get());
+  return devices;
+}
+
+std::vector<std::vector<std::string>> names_of(const std::vector<JoinedGroup>& groups) {
+  std::vector<std::vector<std::string>> names;
+  for (const JoinedGroup& group : groups) {
+    names.emplace_back();
+    for (const auto& device : group)
+      names.back().push_back(device->name());
+  }
+  return names;
+}
+
+JoinedPlacement::JoinedPlacement(ClusterHost& cluster,
+                                 config::ModelSettings settings,
+                                 telemetry::ClusterStats& stats)
+    : cluster_(cluster), settings_(std::move(settings)), stats_(stats) {
+  status_.model = settings_.name;
+}
+
+JoinedPlacement::~JoinedPlacement() {
+  stop();
+}
+
+std::vector<JoinedGroup> JoinedPlacement::groups_of(const JoinedGroup& devices) const {
+  if (settings_.layout == config::Layout::pipeline) return {devices};
+  std::vector<JoinedGroup> groups;
+  for (const auto& device : devices)
+    groups.push_back({device});
+  return groups;
+}
+
+// A pipeline over all devices goes before the next one comes; two, so that the engine knows that
+// others may come.
+std::uint32_t JoinedPlacement::n_groups_max() const {
+  const bool is_pipeline = settings_.layout == config::Layout::pipeline;
+  return is_pipeline ? 2U : static_cast<std::uint32_t>(telemetry::kGroupsMax);
+}
+
+void JoinedPlacement::note_gone(void* placement, const engine::GroupEnd& end) {
+  auto& self = *static_cast<JoinedPlacement*>(placement);
+  const std::lock_guard lock(self.mutex_);
+  self.gone_.push_back(end.group);
+  self.is_woken_ = true;
+  self.wake_.notify_all();
+}
+
+void JoinedPlacement::start(ServedModel& model, const std::vector<JoinedGroup>& groups) {
+  model_ = &model;
+  for (const JoinedGroup& group : groups)
+    placed_.push_back({engine::GroupId{static_cast<std::uint32_t>(placed_.size())}, group});
+  tell();
+  cluster_.listen(this, [this] {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = true;
+    wake_.notify_all();
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+void JoinedPlacement::stop() {
+  cluster_.listen(this, {});
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    wake_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void JoinedPlacement::run() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, kLook, [this] { return is_woken_ || is_stopped_; });
+      if (is_stopped_) return;
+      is_woken_ = false;
+    }
+    drop_gone();
+    act();
+    tell();
+  }
+}
+
+/// What the engine uses no more is destroyed, so that its devices have room.
+void JoinedPlacement::drop_gone() {
+  std::vector<engine::GroupId> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone.swap(gone_);
+  }
+  for (const engine::GroupId id : gone) {
+    model_->drop_group(id);
+    std::erase_if(placed_, [id](const Placed& placed) { return placed.id == id; });
+  }
+}
+
+void JoinedPlacement::act() {
+  const JoinedGroup here = cluster_.controller().devices();
+  const std::vector<JoinedGroup> wanted =
+      here.empty() ? std::vector<JoinedGroup>() : groups_of(here);
+  retire_misplaced(wanted, here);
+  add_missing(wanted);
+}
+
+void JoinedPlacement::retire_misplaced(const std::vector<JoinedGroup>& wanted,
+                                       const JoinedGroup& here) {
+  bool is_waiting = false;
+  for (Placed& placed : placed_) {
+    if (placed.is_leaving || std::ranges::find(wanted, placed.devices) != wanted.end()) continue;
+    const bool has_lost =
+        std::ranges::any_of(placed.devices, [&](const auto& device) { return !has(here, device); });
+    if (!has_lost && !may_pause()) {
+      is_waiting = true;
+      continue;
+    }
+    logger("app")->info("model is placed anew model={} devices_here={} reason={}",
+                        settings_.name,
+                        here.size(),
+                        has_lost ? "a device was lost" : "a device has come");
+    placed.is_leaving = true;
+    model_->retire_group(placed.id);
+  }
+  if (!is_waiting) waits_since_.reset();
+}
+
+std::size_t JoinedPlacement::n_placed() const {
+  std::size_t n = 0;
+  for (const Placed& placed : placed_)
+    if (!placed.is_leaving) n += placed.devices.size();
+  return n;
+}
+
+/// Whether requests may pause for a better placement: at once where devices had been lost, else at
+/// a quiet moment.
+bool JoinedPlacement::may_pause() {
+  const telemetry::EngineStats& stats = model_->stats();
+  const bool is_quiet = stats.n_running.load() == 0 && stats.n_waiting.load() == 0;
+  if (is_quiet || n_placed() < n_devices_most_) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (!waits_since_) waits_since_ = now;
+  return now - *waits_since_ >= kQuietLimit;
+}
+
+bool JoinedPlacement::is_used(const std::shared_ptr<model::Device>& device) const {
+  return std::ranges::any_of(placed_,
+                             [&](const Placed& placed) { return has(placed.devices, device); });
+}
+
+void JoinedPlacement::add_missing(const std::vector<JoinedGroup>& wanted) {
+  // What failed is tried again with other devices, or after a while: a file may have come.
+  const auto now = std::chrono::steady_clock::now();
+  if (failed_ && failed_->wanted == wanted && now - failed_->at < kTryAgain) return;
+  failed_.reset();
+  std::string error;
+  for (const JoinedGroup& group : wanted) {
+    if (std::ranges::any_of(group, [this](const auto& device) { return is_used(device); }))
+      continue;
+    const auto start = std::chrono::steady_clock::now();
+    auto joined = cluster_.join(group);
+    Result<engine::GroupId> added = Error{Code::unavailable, ""};
+    if (joined)
+      added = model_->add_group(pointers_of(group), joined->collective);
+    else
+      added = joined.error();
+    if (!added) {
+      error = added.error().message();
+      continue;
+    }
+    placed_.push_back({*added, group});
+    ++stats_.n_placed;
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - start);
+    logger("app")->info(
+        "model placed model={} devices={} took_ms={}", settings_.name, group.size(), took.count());
+  }
+  if (!error.empty()) failed_ = {wanted, std::chrono::steady_clock::now()};
+  const std::lock_guard lock(mutex_);
+  if (!error.empty() && error != status_.last_error)
+    logger("app")->warn("model not placed model={} reason=\"{}\"", settings_.name, error);
+  status_.last_error = error;
+}
+
+void JoinedPlacement::tell() {
+  const std::size_t n_devices = n_placed();
+  n_devices_most_ = std::max(n_devices_most_, n_devices);
+  stats_.n_degraded.store(n_devices_most_ - n_devices);
+  std::vector<JoinedGroup> groups;
+  for (const Placed& placed : placed_)
+    if (!placed.is_leaving) groups.push_back(placed.devices);
+  const std::lock_guard lock(mutex_);
+  status_.groups = names_of(groups);
+  status_.is_degraded = n_devices < n_devices_most_;
+}
+
+PlacementStatus JoinedPlacement::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+bool JoinedPlacement::can_serve() const {
+  const std::lock_guard lock(mutex_);
+  return !status_.groups.empty();
+}
+
+}  // namespace luna::app
