@@ -217,11 +217,12 @@ void Engine::Impl::carry_out(Nanoseconds now, Nanoseconds planned) {
   for (const std::uint32_t slot : plan.preempted)
     preempt(slot);
   sequences.drop_removed();
-  for (const PlannedMove& move : plan.moves)
-    moves.begin(sequences[move.slot], *move.to, step_limits.n_rows_max);
-  // All prefixes are held before a block is allocated, which may take one from the cache.
+  // All prefixes are held before a block is allocated, for a move too: it may take one from the
+  // cache.
   for (const PlannedRun& run : plan.runs)
     if (sequences[run.slot].phase == Phase::waiting) start_prompt(sequences[run.slot], now);
+  for (const PlannedMove& move : plan.moves)
+    moves.begin(sequences[move.slot], *move.to, step_limits.n_rows_max);
   for (const PlannedSlice& slice : plan.slices)
     slices.begin(sequences[slice.slot], slice);
   for (const auto& group : groups.all())
