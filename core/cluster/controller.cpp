@@ -255,13 +255,14 @@ std::vector<DataEndpoint> Controller::endpoints_of(
   std::vector<DataEndpoint> endpoints;
   const std::lock_guard lock(impl_->mutex);
   for (const auto& [name, member] : impl_->members) {
-    const bool is_used = std::ranges::any_of(devices, [&](const auto& device) {
-      for (std::size_t i = 0; i < member->n_devices(); ++i)
-        if (device.get() == &member->device(i)) return true;
+    Member& owner = *member;
+    const bool is_used = std::ranges::any_of(devices, [&owner](const auto& device) {
+      for (std::size_t i = 0; i < owner.n_devices(); ++i)
+        if (device.get() == &owner.device(i)) return true;
       return false;
     });
     if (!is_used) continue;
-    const Join& join = member->join();
+    const Join& join = owner.join();
     endpoints.push_back({"worker " + name, join.host, join.process_id, join.transports});
   }
   return endpoints;

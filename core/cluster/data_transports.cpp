@@ -87,7 +87,9 @@ Result<config::RawGroup> DataTransports::settings_of(const std::string& name) {
       {"host", terms_.host},
       {"token_file", terms_.token_file ? terms_.token_file->string() : std::string()},
   }};
-  for (const auto& [key, value] : shared) {
+  for (const auto& setting : shared) {
+    const std::string_view key = setting.first;
+    const std::string& value = setting.second;
     const auto* const end = table->params + table->n_params;
     const bool is_declared =
         std::any_of(table->params, end, [&](const luna_param& param) { return param.key == key; });
