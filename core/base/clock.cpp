@@ -55,7 +55,7 @@ void VirtualClock::wait(WakeSignal& signal, std::optional<Nanoseconds> deadline)
   if (signal.pending_.exchange(0) != 0) return;
   // Without a deadline nothing could ever happen again: the simulated world has ended wrongly.
   LUNA_VERIFY(deadline.has_value());
-  now_ = std::max(now_, *deadline);
+  now_ns_.store(std::max(now(), *deadline).count(), std::memory_order_relaxed);
 }
 
 }  // namespace luna

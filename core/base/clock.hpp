@@ -56,12 +56,14 @@ class RealClock final : public Clock {
 /// so from the thread that waits.
 class VirtualClock final : public Clock {
  public:
-  [[nodiscard]] Nanoseconds now() const override { return now_; }
+  [[nodiscard]] Nanoseconds now() const override {
+    return Nanoseconds(now_ns_.load(std::memory_order_relaxed));
+  }
   void wait(WakeSignal& signal, std::optional<Nanoseconds> deadline) override;
-  void advance(Nanoseconds by) { now_ += by; }
+  void advance(Nanoseconds by) { now_ns_.fetch_add(by.count(), std::memory_order_relaxed); }
 
  private:
-  Nanoseconds now_{0};
+  std::atomic<Nanoseconds::rep> now_ns_{0};  // helpers of the engine read it from their threads
 };
 
 }  // namespace luna
