@@ -268,7 +268,8 @@ class FakeDevice {
   /// Keeps the first place and the last ones; counts what was observed since the sequence began.
   void prune(const luna_step& step, std::uint32_t seq) {
     const luna_seq_prune prune = prune_of(step, seq);
-    slot(step, seq, 0).n_observed += prune.n_observed;
+    // What observes nothing writes nothing: the block may be on its way elsewhere.
+    if (prune.n_observed > 0) slot(step, seq, 0).n_observed += prune.n_observed;
     if (prune.n_keep == 0) return;
     if (slot(step, seq, 0).n_observed != LUNA_PRUNE_RECENT) fault("other rows were observed");
     const std::uint32_t n = slot_of(step, seq, step.positions[step.seq_first_row[seq + 1] - 1]) + 1;
