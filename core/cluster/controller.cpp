@@ -148,6 +148,8 @@ Result<void> Controller::Impl::admit(const std::shared_ptr<Member>& member) {
         device.info.detail,
         device.n_threads,
         device.memory_bytes);
+  // Before anybody knows it: nothing may be asked of a worker ahead of its welcome.
+  member->welcome();
   {
     const std::lock_guard lock(mutex);
     members.emplace(join.name, member);

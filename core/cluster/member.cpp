@@ -65,8 +65,11 @@ Result<void> Member::take_join(const Frame& frame) {
     refuse(admitted.error());
     return admitted.error();
   }
-  link_->send(FrameType::welcome, 0);
   return {};
+}
+
+void Member::welcome() {
+  link_->send(FrameType::welcome, 0);
 }
 
 Result<void> Member::give(const Frame& frame) {

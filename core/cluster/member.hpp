@@ -28,6 +28,7 @@ class RemoteShard;
 class Membership {
  public:
   virtual ~Membership() = default;
+  /// Welcomes it before others can find it.
   /// Errors  why this worker is not wanted, for people
   virtual Result<void> admit(const std::shared_ptr<Member>& member) = 0;
   /// The connection has ended; `member` may never have been admitted.
@@ -46,6 +47,8 @@ class Member final : public LinkHandler, public std::enable_shared_from_this<Mem
   void on_closed(const Error& why) override;
 
   [[nodiscard]] bool is_trusted() const { return greeting_.is_over(); }
+  /// Its membership has admitted it.
+  void welcome();
 
   // ---- once it has joined; [any]
   [[nodiscard]] const Join& join() const { return *join_; }

@@ -153,7 +153,10 @@ void WorkerSession::do_job(const Job& job) {
     return;  // which waits for its steps
   }
   Answer answer;
-  if (job.type == FrameType::plan) {
+  if (!has_joined()) {
+    // The welcome brings the terms that transports are opened with.
+    answer.result = Error{Code::corrupt, "asked ahead of the welcome"};
+  } else if (job.type == FrameType::plan) {
     answer.result = plan(job, answer);
   } else if (WorkerShard* shard = find(job.shard_id); shard == nullptr) {
     answer.result = Error{Code::not_found, "no such shard"};

@@ -19,28 +19,32 @@ def recording(
     start_server: Callable[..., LunaServer], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:
     """Prompts of several chunks beside short ones and an abort, on two devices: as a pipeline with two
-    steps in flight, and as two groups."""
+    steps in flight, and as two groups. No target bounds a step, so that the default one would have
+    cut prompts that these plans take whole, however fast the machine is."""
     file = tmp_path_factory.mktemp("replay") / "session.plans"
     server = start_server(
         "--record-plans",
         str(file),
         n_devices=2,
-        model_keys='layout = "replicas"' if request.param == "flowsplit" else "",
+        model_keys="step_tokens_max = 2048" + ('\nlayout = "replicas"' if request.param == "flowsplit" else ""),
         policy=request.param,
-        policy_keys="target_itl_ms = 40",
+        policy_keys="target_itl_ms = 0",
     )
+    streams = [server.stream("Once upon a time", 300) for _ in range(2)]
+    for stream in streams:
+        next(stream)
     together = [
-        threading.Thread(target=server.chat, args=("word " * (5 + 180 * (i % 3)),), kwargs={"max_tokens": 20 + 4 * i})
+        threading.Thread(target=server.chat, args=("word " * (5 + 900 * (i % 3)),), kwargs={"max_tokens": 20 + 4 * i})
         for i in range(9)
     ]
     for thread in together:
         thread.start()
-    stream = server.stream("Once upon a time", 300)
     for _ in range(5):
-        next(stream)
-    stream.close()
+        next(streams[0])
+    streams[0].close()
     for thread in together:
         thread.join()
+    streams[1].close()
     assert server.stop() == 0
     return file
 

@@ -42,12 +42,7 @@ class SliceRig {
       join(*own_.back());
     }
   }
-  ~SliceRig() {
-    for (const auto& comm : comms)
-      comm->end(LUNA_CANCELLED);
-    for (void* service : services_)
-      calls().end_service(service);
-  }
+  ~SliceRig() { end(); }
   SliceRig(const SliceRig&) = delete;
   SliceRig& operator=(const SliceRig&) = delete;
 
@@ -66,6 +61,14 @@ class SliceRig {
               LUNA_OK)
         << err.text;
     services_.push_back(service);
+  }
+  /// Ends its services: to be done before a guest that is another rig's owner goes.
+  void end() {
+    for (const auto& comm : comms)
+      comm->end(LUNA_CANCELLED);
+    for (void* service : services_)
+      calls().end_service(service);
+    services_.clear();
   }
   /// A guest that nobody serves for: the test answers itself.
   void join_silent(Loaded& guest) {

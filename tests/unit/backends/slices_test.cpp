@@ -123,6 +123,8 @@ TEST(Slices, TwoDevicesMayServeEachOther) {
   std::thread other([&] { of_a = run_sliced(a, story); });
   const auto of_b = run_sliced(b, story);
   other.join();
+  a.end();
+  b.end();
   EXPECT_TRUE(same_bits(expected, of_a)) << seed_text();
   EXPECT_TRUE(same_bits(expected, of_b)) << seed_text();
 }

@@ -210,9 +210,9 @@ class Cluster : public ::testing::Test {
   std::filesystem::path path_;
   std::filesystem::path token_;
   ProcessParts gateway_{"cpu"};
-  std::unique_ptr<Controller> controller_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::unique_ptr<Controller> controller_;  // goes first: its thread tells of changes
 };
 
 struct Ran {
