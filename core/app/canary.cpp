@@ -22,40 +22,14 @@ constexpr std::size_t kPromptTokens = 4;
 }  // namespace
 
 Canary::Canary(pipeline::Pipeline& pipeline, const std::vector<Subject>& subjects)
-    : pipeline_(pipeline) {
-  for (const Subject& subject : subjects)
-    states_.push_back({subject, 0, Clock::now(), std::nullopt, true});
-  thread_ = std::thread([this] { run(); });
-}
+    : pipeline_(pipeline),
+      states_(subjects.begin(), subjects.end()),
+      thread_(kLook, [this] { look_at_all(); }) {}
 
-Canary::~Canary() {
-  stop();
-}
-
-void Canary::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopped_ = true;
-    wake_.notify_all();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-bool Canary::is_stopped() {
-  const std::lock_guard lock(mutex_);
-  return is_stopped_;
-}
-
-void Canary::run() {
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      if (wake_.wait_for(lock, kLook, [this] { return is_stopped_; })) return;
-    }
-    for (State& state : states_)
-      look_at(state);
-    is_well_.store(std::ranges::all_of(states_, &State::is_well), std::memory_order_relaxed);
-  }
+void Canary::look_at_all() {
+  for (State& state : states_)
+    look_at(state);
+  is_well_.store(std::ranges::all_of(states_, &State::is_well), std::memory_order_relaxed);
 }
 
 void Canary::look_at(State& state) {
@@ -71,15 +45,15 @@ void Canary::look_at(State& state) {
   // Work without steps is judged by whoever looks at progress.
   const bool has_work = stats.n_running.load() > 0 || stats.n_waiting.load() > 0;
   if (has_work || now - state.quiet_since < kQuiet) return;
-  const bool was_well = std::exchange(state.is_well, sing(state));
-  if (was_well && !state.is_well && !is_stopped())
+  const bool was_well = std::exchange(state.is_well, answers_as_before(state));
+  if (was_well && !state.is_well && !thread_.is_stopping())
     logger("app")->error("an idle model did not answer as it should model={}", state.subject.model);
   state.n_steps = stats.n_steps.load(std::memory_order_relaxed);
   state.quiet_since = Clock::now();
 }
 
 /// Whether one token comes in time, and the right one.
-bool Canary::sing(State& state) {
+bool Canary::answers_as_before(State& state) {
   pipeline::Request request;
   request.id = "canary";
   request.endpoint = pipeline::Endpoint::completion;
@@ -94,7 +68,7 @@ bool Canary::sing(State& state) {
       pipeline_,
       std::move(request),
       [&text](std::string_view piece) { text += piece; },
-      [&] { return Clock::now() < deadline && !is_stopped(); });
+      [&] { return Clock::now() < deadline && !thread_.is_stopping(); });
   if (!outcome || outcome->finish != pipeline::FinishReason::length) return false;
   if (!state.expected) state.expected = text;
   return text == *state.expected;

@@ -1,17 +1,16 @@
 // Asks every idle model for one token now and then: whether a request would be answered.
 #pragma once
 
+#include "core/app/periodic_thread.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "core/telemetry/engine_stats.hpp"
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 namespace luna::app {
@@ -30,33 +29,30 @@ class Canary {
   Canary(pipeline::Pipeline& pipeline, const std::vector<Subject>& subjects);
   Canary(const Canary&) = delete;
   Canary& operator=(const Canary&) = delete;
-  ~Canary();
-  void stop();
+  void stop() { thread_.stop(); }
 
   /// Whether the last look at every model found it well. [any]
   [[nodiscard]] bool is_well() const { return is_well_.load(std::memory_order_relaxed); }
 
  private:
   struct State {
+    explicit State(Subject subject_of_it) : subject(std::move(subject_of_it)) {}
+
     Subject subject;
     std::uint64_t n_steps = 0;  // as seen last
-    std::chrono::steady_clock::time_point quiet_since;
+    std::chrono::steady_clock::time_point quiet_since = std::chrono::steady_clock::now();
     std::optional<std::string> expected;  // its first answer
     bool is_well = true;
   };
 
-  void run();
+  void look_at_all();
   void look_at(State& state);
-  [[nodiscard]] bool sing(State& state);
-  [[nodiscard]] bool is_stopped();
+  [[nodiscard]] bool answers_as_before(State& state);
 
   pipeline::Pipeline& pipeline_;
   std::vector<State> states_;  // of the thread
   std::atomic<bool> is_well_{true};
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable wake_;
-  bool is_stopped_ = false;
-  std::thread thread_;
+  PeriodicThread thread_;  // last: it uses the others
 };
 
 }  // namespace luna::app
