@@ -9,21 +9,23 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
 namespace luna::test {
 
 /// Runs everything in order of arrival, and moves a row whenever `moves` says so: to the group that
-/// comes behind its own.
+/// comes behind its own. Rows begin in their turns, or where they are told.
 struct Mover final : Scheduler {
   static constexpr bool kPlansAllGroups = true;
-  explicit Mover(std::function<bool(Row)> wish) : moves(std::move(wish)) {}
+  explicit Mover(std::function<bool(Row)> wish, std::optional<std::size_t> first = std::nullopt)
+      : moves(std::move(wish)), first_group(first) {}
 
   void plan(const Snapshot& rows, Plan& out) override {
     for (std::uint32_t i = 0; i < rows.n_rows(); ++i) {
       if (rows[i].is_unassigned())
-        out.assign(i, out.groups()[rows[i]->id % out.groups().size()].device);
+        out.assign(i, out.groups()[first_group.value_or(rows[i]->id) % out.groups().size()].device);
       if (rows[i].is_plannable()) out.take(i);
       if (rows[i].is_waiting() || !moves(rows[i])) continue;
       const auto here = static_cast<std::size_t>(out.group_of(i) - out.groups().data());
@@ -31,9 +33,11 @@ struct Mover final : Scheduler {
     }
   }
   std::function<bool(Row)> moves;
+  std::optional<std::size_t> first_group;
 };
 
-inline plugin::Instance<luna_scheduler_if> mover(std::function<bool(Row)> wish) {
+inline plugin::Instance<luna_scheduler_if> mover(
+    std::function<bool(Row)> wish, std::optional<std::size_t> first_group = std::nullopt) {
   static constexpr luna_scheduler_if kTable = [] {
     luna_scheduler_if table{};
     table.head.struct_size = sizeof(table);
@@ -41,7 +45,8 @@ inline plugin::Instance<luna_scheduler_if> mover(std::function<bool(Row)> wish) 
     table.plan = SchedulerInstance<Mover>::plan;
     return table;
   }();
-  return {&kTable, new SchedulerInstance<Mover>(std::make_unique<Mover>(std::move(wish))), "mover"};
+  auto policy = std::make_unique<Mover>(std::move(wish), first_group);
+  return {&kTable, new SchedulerInstance<Mover>(std::move(policy)), "mover"};
 }
 
 /// Every row, now and then.
