@@ -1,6 +1,7 @@
 #include "core/app/served_model.hpp"
 
 #include "core/app/known_models.hpp"
+#include "core/app/periodic_thread.hpp"
 #include "core/base/log.hpp"
 #include "core/base/random_seed.hpp"
 #include "core/base/units.hpp"
@@ -40,6 +41,10 @@ std::uint32_t to_abi(config::KvCacheType type) {
 /// Rows of logits that drafts share, all sequences together: where more would be verified in one
 /// step, rows cost what they bring. Each takes the vocabulary in floats.
 constexpr std::uint32_t kDraftRowsMax = 32;
+
+/// How often the check of outputs looks for an idle engine. A replay begins when it was idle at two
+/// looks.
+constexpr std::chrono::milliseconds kCheckPeriod{100};
 
 engine::SpeculationOptions speculation_options(const config::ModelSettings& model,
                                                const config::SpeculationSettings& settings) {
@@ -195,6 +200,7 @@ struct ServedModel::Impl {
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<pipeline::EngineRunner> runner;
+  std::optional<PeriodicThread> output_check;  // where answers are checked
 
   Result<void> read_text(const std::filesystem::path& path);
   Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
@@ -323,6 +329,7 @@ Result<void> ServedModel::Impl::start_engine(const config::ModelSettings& settin
   engine_options.speculation = speculation;
   engine_options.kv_reserve_percent = settings.kv_reserve_percent;
   engine_options.prefix_cache = settings.prefix_cache;
+  engine_options.output_check.percent = settings.checked_percent;
   engine_options.prefix_cache_per_tenant =
       settings.prefix_cache_scope == config::PrefixCacheScope::tenant;
   LUNA_TRY(engine_options.prefix_hash_seed, random_seed());
@@ -339,6 +346,8 @@ Result<void> ServedModel::Impl::start_engine(const config::ModelSettings& settin
   LUNA_TRY(engine, engine::Engine::create(engine_parts, engine_options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();
+  if (settings.checked_percent > 0)
+    output_check.emplace(kCheckPeriod, [this] { engine->check_outputs(); });
   return {};
 }
 
@@ -398,6 +407,7 @@ void ServedModel::drop_group(engine::GroupId id) {
 }
 
 void ServedModel::stop() {
+  if (impl_->output_check) impl_->output_check->stop();
   if (impl_->engine) impl_->engine->stop();
 }
 

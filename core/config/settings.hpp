@@ -137,7 +137,9 @@ struct ModelSettings {
   std::uint32_t n_micro_batches = 0;     ///< steps in flight; 0: one a device
   std::uint32_t kv_block_tokens = 0;     ///< power of two in 32..256
   std::uint32_t prune_keep_percent = 0;  ///< of a prompt's KV, once it is computed
-  bool prefix_cache = true;              ///< keep KV blocks for prompts that begin the same
+  /// Of the requests that were sliced, moved or computed anew: computed once more and compared.
+  std::uint32_t checked_percent = 0;
+  bool prefix_cache = true;  ///< keep KV blocks for prompts that begin the same
   PrefixCacheScope prefix_cache_scope = PrefixCacheScope::all;
   Position at;
 

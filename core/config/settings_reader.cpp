@@ -434,7 +434,10 @@ class Reader {
 
   /// Keys of a [[model]] that only an engine of its own would read. They would be believed.
   void refuse_idle_draft_keys(std::size_t draft_idx) {
-    for (const char* key : {"prefix_cache", "prefix_cache_scope", "kv_reserve_percent"})
+    for (const char* key : {"prefix_cache",
+                            "prefix_cache_scope",
+                            "kv_reserve_percent",
+                            "validate_output_consistency"})
       if (const TomlEntry* entry = find_entry(*model_nodes_[draft_idx], key))
         report(entry->key_at,
                "model[" + std::to_string(draft_idx) + "]." + key +

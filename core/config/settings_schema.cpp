@@ -181,6 +181,11 @@ constexpr std::array kKeys = {
          "who finds a kept block: whoever sends its tokens, or the API key alone that sent them",
          store<&ModelSettings::prefix_cache_scope>},
 
+  KeyRow{"model", "validate_output_consistency", integer, 0, 100, "", "0",
+         "of 100 requests that were sliced, moved or computed anew after a failure: how many are computed "
+         "once more while nobody waits, and compared (log, /metrics, /admin/checks); 0: none",
+         store<&ModelSettings::checked_percent>},
+
   KeyRow{"stage", "role", text, 1, kNameBytesMax, "", kRequired,
          "role plugin, by short name or full id", store<&StageSettings::role>},
   KeyRow{"stage", "model", text, 1, kNameBytesMax, "", "",

@@ -104,6 +104,11 @@ bool has_slices(const EngineParts& parts) {
          parts.models.front()->slice_set != nullptr;
 }
 
+/// Sequences at a time: those counted in, and what is computed once more.
+std::uint32_t n_slots(std::uint32_t n_live_max, const EngineOptions& options) {
+  return n_live_max + (options.output_check.percent > 0 ? 1 : 0);
+}
+
 /// KV blocks of the longest sequence that the groups could hold, as they are now: see
 /// Engine::Impl::note_capacity().
 std::uint32_t n_blocks_of_a_sequence(const EngineParts& parts) {
@@ -163,21 +168,22 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       step_limits(limits_of_a_step),
       pruning{parts.models.front()->prune_keep_percent, limits.kv_block_tokens},
       n_waiting_max(options.n_waiting_max),
+      n_live_max(options.n_waiting_max +
+                 engine::n_groups_max(parts, options) * step_limits.n_seqs_max),
       n_groups_max(engine::n_groups_max(parts, options)),
       n_candidates(parts.models.front()->n_candidates),
       may_outgrow_group(has_slices(parts)),
       recovery_timeout(options.recovery_timeout),
       group_options{.limits = step_limits,
-                    .n_slots = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max,
-                    .n_holders = options.n_waiting_max + n_groups_max * step_limits.n_seqs_max +
-                                 KvMoves::kMax + KvSlices::kMovesMax,
+                    .n_slots = n_slots(n_live_max, options),
+                    .n_holders = n_slots(n_live_max, options) + KvMoves::kMax + KvSlices::kMovesMax,
                     .kv_reserve_percent = options.kv_reserve_percent,
                     .prefix_cache = options.prefix_cache,
                     .prefix_hash_seed = options.prefix_hash_seed,
                     .is_only = n_groups_max == 1},
       pattern(without_shards(*parts.models.front())),
       // A submit and a few cancels of every sequence.
-      inbox(std::size_t{4} * (options.n_waiting_max + n_groups_max * step_limits.n_seqs_max)),
+      inbox(std::size_t{4} * n_live_max),
       // Those in the queue and those of a step of each group; more that hold KV are not let in.
       sequences(group_options.n_slots,
                 (step_limits.n_positions_max + limits.kv_block_tokens - 1) / limits.kv_block_tokens,
@@ -214,6 +220,10 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                    .n_rows_max = step_limits.n_rows_max,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
                    .kv_block_tokens = limits.kv_block_tokens}) {
+  if (options.output_check.percent > 0) {
+    output_check.emplace(options.output_check, parts.stats.output_check);
+    parts.stats.output_check.percent.store(options.output_check.percent);
+  }
   if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
   plan.slices.reserve(KvSlices::kMovesMax);
   for (const model::CompiledModel* model : parts.models) {
@@ -271,17 +281,10 @@ Result<void> Engine::submit(std::unique_ptr<SequenceRequest> request) {
         Code::exhausted,
         "the queue is full: " + std::to_string(impl_->n_waiting_max) + " sequences wait already"};
   }
-  // Counted, so that stop() knows when the last command has come in.
-  impl_->n_submitting.fetch_add(1);
-  const bool stopping = impl_->stopping.load();
-  Command command = std::move(live);
-  const bool pushed = !stopping && impl_->inbox.try_push(std::move(command));
-  impl_->n_submitting.fetch_sub(1);
-  if (!pushed) impl_->unreserve(n_sequences);
-  if (stopping) return Error{Code::unavailable, "the engine has been stopped"};
-  if (!pushed) return Error{Code::exhausted, "the engine's inbox is full"};
-  impl_->wake.set();
-  return {};
+  if (impl_->push(std::move(live))) return {};
+  impl_->unreserve(n_sequences);
+  if (impl_->stopping.load()) return Error{Code::unavailable, "the engine has been stopped"};
+  return Error{Code::exhausted, "the engine's inbox is full"};
 }
 
 void Engine::cancel(std::uint64_t id) {
@@ -368,6 +371,16 @@ void Engine::Impl::end_steps(Group& group) {
   }
 }
 
+bool Engine::Impl::push(std::unique_ptr<LiveRequest> request) {
+  // Counted, so that stop() knows when the last command has come in.
+  n_submitting.fetch_add(1);
+  Command command = std::move(request);
+  const bool pushed = !stopping.load() && inbox.try_push(std::move(command));
+  n_submitting.fetch_sub(1);
+  if (pushed) wake.set();
+  return pushed;
+}
+
 bool Engine::Impl::tell(Command command) {
   n_submitting.fetch_add(1);
   bool told = false;
@@ -396,7 +409,7 @@ bool Engine::Impl::reserve(std::uint32_t n_sequences) {
     return false;
   };
   if (!add_below(n_queued, n_waiting_max)) return false;
-  if (add_below(n_live, sequences.n_slots())) return true;
+  if (add_below(n_live, n_live_max)) return true;
   n_queued.fetch_sub(n_sequences);
   return false;
 }

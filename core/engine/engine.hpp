@@ -13,6 +13,7 @@
 #include <luna/abi/scheduler.h>
 #include <luna/result.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,6 +53,7 @@ enum class Drafts : std::uint8_t {
 /// What enters the engine: one prompt and its n sequences.
 struct SequenceRequest {
   std::uint64_t id = 0;                   ///< unique in the process
+  std::string label;                      ///< what the log calls it; empty: its id
   std::vector<pipeline::TokenId> prompt;  ///< at least one token
   pipeline::SamplingParams sampling;
   pipeline::StopCriteria stop;
@@ -86,6 +88,12 @@ struct SpeculationOptions {
   void* drafter_context = nullptr;
 };
 
+/// Which answers are computed once more and compared: see OutputCheck.
+struct OutputCheckOptions {
+  std::uint32_t percent = 0;  ///< of the requests that were sliced, moved or computed anew
+  std::size_t bytes_max = std::size_t{16} << 20U;  ///< that answers which wait for it may take
+};
+
 struct EngineOptions {
   std::uint32_t n_waiting_max = 1024;    ///< sequences in the queue; beyond it: exhausted
   std::uint32_t step_tokens_max = 512;   ///< token rows a step, at most the model's
@@ -99,6 +107,7 @@ struct EngineOptions {
   /// How long a request waits for devices when those that could hold it have gone.
   Nanoseconds recovery_timeout = std::chrono::seconds(30);
   SpeculationOptions speculation{};
+  OutputCheckOptions output_check{};
   PlanRecorder* plan_recorder = nullptr;  ///< notes every plan; outlives the engine
 };
 
@@ -170,6 +179,10 @@ class Engine {
   /// Frees the memory of requests that have ended, off the engine thread. submit() does it too, so
   /// that those of an idle engine wait for the next request. [any]
   void reclaim();
+  /// One turn of the check of outputs, if it is on: judges the replay that has ended, and begins
+  /// the next one if no request was there in this turn and the one before. Waits for nothing; a
+  /// replay ends at the border of its step when a request comes. [any, one thread at a time]
+  void check_outputs();
 
   /// One turn of the loop: drains commands, finishes a completed step, plans and starts the next.
   /// Returns whether there was anything to do. For virtual time and tests; start() runs it for you.

@@ -66,6 +66,7 @@ bool Engine::Impl::go_on_moving() {
   const bool any = moves.go_on(sequences);
   for (const std::uint32_t slot : moves.to_recompute()) {
     Group* const to = sequences[slot].moving_to;
+    sequences[slot].note(Disturbance::moved);
     preempt(slot);
     sequences.assign(slot, to);
     to->prefixes.adopt(sequences[slot]);
@@ -74,11 +75,22 @@ bool Engine::Impl::go_on_moving() {
   return any || !moves.to_recompute().empty();
 }
 
+void Engine::Impl::recompute(std::uint32_t slot) {
+  sequences[slot].note(Disturbance::recomputed);
+  preempt(slot);
+}
+
 void Engine::Impl::preempt(std::uint32_t slot) {
   moves.withdraw(sequences[slot]);
   slices.abandon(sequences[slot]);
   sequences.preempt(slot);
   settle(sequences[slot]);
+  // It is computed from its beginning to its end, or another time.
+  if (LiveRequest& request = *sequences[slot].request; request.is_replay) {
+    request.cancelled = true;
+    sequences[slot].note(Disturbance::recomputed);
+    return;
+  }
   bump(parts.stats.n_preempted, 1);
 }
 
@@ -140,7 +152,7 @@ void Engine::Impl::vacate(Group& group) {
       sequences.assign(slot, nullptr);
       settle(sequence);
     } else {
-      preempt(slot);
+      recompute(slot);
     }
   }
 }
@@ -161,7 +173,7 @@ bool Engine::Impl::evict_guests(const Group& group) {
     if (sequence.in_step()) {
       any = true;
     } else {
-      preempt(slot);
+      recompute(slot);
     }
   }
   return any;
@@ -219,6 +231,7 @@ void Engine::Impl::note_capacity() {
   parts.stats.n_steps_in_flight_max.store(groups.n_steps_max(), relaxed);
   // While there is none, what was there last says what may come.
   std::uint32_t n = groups.n_blocks_max();
+  if (n > 0) n_blocks_alone.store(n, relaxed);
   if (may_outgrow_group)
     for (const auto& group : groups.all())
       if (!group->is_leaving) n = std::max(n, groups.n_blocks_around(*group));

@@ -9,6 +9,7 @@
 #include "core/engine/kv_pruning.hpp"
 #include "core/engine/kv_slices.hpp"
 #include "core/engine/live_request.hpp"
+#include "core/engine/output_check.hpp"
 #include "core/engine/queue_gauge.hpp"
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
@@ -68,6 +69,8 @@ struct Engine::Impl {
   /// All that wait for one; with `anew` also those that wait in one.
   void settle_waiting(bool anew);
   void preempt(std::uint32_t slot);
+  /// Likewise of one whose group failed or leaves.
+  void recompute(std::uint32_t slot);
   void admit(std::unique_ptr<Group> group);
   void obey_group_commands();
   void retire_group(Group& group, RetireMode mode);
@@ -123,24 +126,31 @@ struct Engine::Impl {
   void end_sequence(std::uint32_t slot, const pipeline::StreamEnd& end);
   /// All but those in a step.
   void end_all(const pipeline::StreamEnd& end);
-  void publish(Choice& choice);
+  void publish(const LiveRequest& request, Choice& choice);
   /// group  in which its last sequence ran, or waited; none: it belonged to none
   void retire(LiveRequest& request, Group* group);
+  void count_end(const LiveRequest& request, Group* group);
 
   // ---- [any]
   /// False when the engine has been stopped.
   bool tell(Command command);
   [[nodiscard]] RequestLimits limits_now() const;
+  /// Those of a request that one group computes alone.
+  [[nodiscard]] RequestLimits limits_alone() const;
   /// Counts the sequences in, if the queue has room.
   bool reserve(std::uint32_t n_sequences);
   void unreserve(std::uint32_t n_sequences);
   void reclaim();
+  /// Hands over a request whose sequences nobody counts.
+  bool push(std::unique_ptr<LiveRequest> request);
+  void start_replay();
 
   const EngineParts parts;
   const RequestLimits limits;
   const model::StepLimits step_limits;
   const KvPruning pruning;
   const std::uint32_t n_waiting_max;
+  const std::uint32_t n_live_max;
   const std::uint32_t n_groups_max;
   const std::uint32_t n_candidates;
   const bool may_outgrow_group;  // a sequence: the policy slices
@@ -151,12 +161,13 @@ struct Engine::Impl {
   WakeSignal wake;
   BoundedQueue<Command> inbox;
   std::atomic<bool> stopping{false};
-  std::atomic<std::uint32_t> n_submitting{0};   // threads inside submit() and cancel()
-  std::atomic<std::uint32_t> n_live{0};         // sequences counted in, to their end
-  std::atomic<std::uint32_t> n_queued{0};       // of these, not in any step yet
-  std::atomic<LiveRequest*> finished{nullptr};  // a stack: engine pushes, anyone takes all
-  std::atomic<std::uint32_t> n_blocks_max{0};   // KV blocks of the roomiest group, here or last
-  std::atomic<std::uint32_t> n_groups{0};       // counted in, until they have left
+  std::atomic<std::uint32_t> n_submitting{0};    // threads inside submit() and cancel()
+  std::atomic<std::uint32_t> n_live{0};          // sequences counted in, to their end
+  std::atomic<std::uint32_t> n_queued{0};        // of these, not in any step yet
+  std::atomic<LiveRequest*> finished{nullptr};   // a stack: engine pushes, anyone takes all
+  std::atomic<std::uint32_t> n_blocks_max{0};    // KV blocks of the roomiest group, here or last
+  std::atomic<std::uint32_t> n_blocks_alone{0};  // likewise, without what others may hold for it
+  std::atomic<std::uint32_t> n_groups{0};        // counted in, until they have left
   std::atomic<std::uint32_t> next_group{0};
   std::atomic<std::uint32_t> next_device{0};
   std::thread thread;
@@ -171,6 +182,10 @@ struct Engine::Impl {
   Sampler sampler;
   Speculation speculation;
   std::optional<DraftModel> draft_model;  // its steps and the target's, of one lane, take turns
+
+  std::optional<OutputCheck> output_check;
+  LiveRequest* replay = nullptr;      // that is being computed
+  std::uint64_t n_steps_checked = 0;  // [checker] as seen last
 
   bool plan_due = false;         // something happened since the last plan
   bool drafted = false;          // the draft model had its round before the step to come

@@ -103,6 +103,13 @@ bool Engine::Impl::drain_inbox() {
 void Engine::Impl::obey(std::unique_ptr<LiveRequest> submitted) {
   // From here to retire() the table's sequences own it.
   const auto n_prompt = static_cast<std::uint32_t>(submitted->asked->prompt.size());
+  // What is computed for nobody makes room at once.
+  if (submitted->is_replay) {
+    replay = submitted.get();
+    replay->cancelled = !sequences.order().empty();
+  } else if (replay != nullptr) {
+    replay->cancelled = true;
+  }
   settle(sequences.add(*submitted.release(), pruning.n_pruned(n_prompt)));
 }
 
@@ -254,7 +261,7 @@ void Engine::Impl::start_prompt(Sequence& sequence, Nanoseconds now) {
   const std::uint32_t n_cached = sequence.group->prefixes.take(sequence);
   count_cached(sequence, n_cached);
   LiveRequest& request = *sequence.request;
-  if (std::exchange(request.started, true)) return;
+  if (std::exchange(request.started, true) || request.is_replay) return;
   bump(n_cached > 0 ? parts.stats.n_prefix_hits : parts.stats.n_prefix_misses, 1);
   n_queued.fetch_sub(static_cast<std::uint32_t>(request.choices.size()));
   queue.let_in(sequence.n_prefill);
@@ -303,8 +310,10 @@ void Engine::Impl::add_to_batch(const PlannedRun& run, Group& group, StepBatch& 
       std::max(sequence.trace.n_steps_beside_max, group.lanes.n_in_flight());
   if (sequence.phase == Phase::prefill) {
     ++sequence.trace.n_prompt_steps;
-    bump(sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
-         run.n_tokens);
+    if (!sequence.request->is_replay)
+      bump(
+          sequence.n_preempted == 0 ? parts.stats.n_prompt_tokens : parts.stats.n_recomputed_tokens,
+          run.n_tokens);
   } else if (sequence.n_draft > 0) {
     draft = speculation.draft(run.slot);
   }
@@ -429,7 +438,7 @@ void Engine::Impl::after_failure(Group& group, std::uint32_t slot) {
   if (sequence.in_step()) return;
   // One that takes every group down with it is not passed on for ever.
   if (can_lose(group) && sequence.n_failures < kSequenceFailuresMax) {
-    preempt(slot);
+    recompute(slot);
   } else {
     end_sequence(slot, kDeviceFailed);
   }

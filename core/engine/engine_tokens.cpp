@@ -95,7 +95,7 @@ DrawContext Engine::Impl::draw_context(const Sequence& sequence, std::uint32_t n
           .output = sequence.choice().generated,
           .allowed = request.allowed_ids,
           .masked = request.masked_ids(sequence.n_generated() + n_ahead),
-          .choice_idx = sequence.choice_idx};
+          .choice_idx = request.first_choice + sequence.choice_idx};
 }
 
 // Returns whether the sequence goes on.
@@ -119,7 +119,9 @@ bool Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseco
   const bool first = choice.generated.empty();
   const auto reason =
       choice.accept(draw.token_id, sequence.request->ends_with(draw.token_id), logprob, top);
-  if (!first) {
+  if (sequence.request->is_replay) {
+    // Nobody waits for its tokens.
+  } else if (!first) {
     parts.stats.itl_seconds.observe(seconds(now - sequence.last_token_at));
   } else if (sequence.choice_idx == 0) {
     parts.stats.ttft_seconds.observe(seconds(now - asked.arrival));
@@ -128,12 +130,13 @@ bool Engine::Impl::draw_token(std::uint32_t slot, const LogitsRow& row, Nanoseco
   if (reason) {
     end_sequence(slot, {.reason = *reason});
   } else {
-    publish(choice);
+    publish(*sequence.request, choice);
   }
   return !reason;
 }
 
-void Engine::Impl::publish(Choice& choice) {
+void Engine::Impl::publish(const LiveRequest& request, Choice& choice) {
+  if (request.is_replay) return;
   bump(parts.stats.n_generated_tokens, choice.publish());
   published = true;
 }
@@ -147,7 +150,7 @@ void Engine::Impl::end_sequence(std::uint32_t slot, const StreamEnd& end) {
   told.trace.n_preempted = sequences[slot].n_preempted;
   const auto close = [&](Choice& choice) {
     choice.finish(told);
-    publish(choice);
+    publish(request, choice);
     --request.n_open;
   };
   if (request.forked) {
@@ -173,6 +176,15 @@ void Engine::Impl::end_all(const StreamEnd& end) {
 
 // The request's memory is freed by another thread; nothing may touch it afterwards.
 void Engine::Impl::retire(LiveRequest& request, Group* group) {
+  if (!request.is_replay) count_end(request, group);
+  if (replay == &request) replay = nullptr;
+  if (output_check && output_check->take(request)) return;
+  request.next = finished.load(std::memory_order_relaxed);
+  while (!finished.compare_exchange_weak(
+      request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {}
+}
+
+void Engine::Impl::count_end(const LiveRequest& request, Group* group) {
   const Nanoseconds latency = parts.clock.now() - request.asked->arrival;
   if (group != nullptr) group->note_latency(latency);
   parts.stats.e2e_seconds.observe(seconds(latency));
@@ -180,9 +192,6 @@ void Engine::Impl::retire(LiveRequest& request, Group* group) {
   const auto n_sequences = static_cast<std::uint32_t>(request.choices.size());
   if (!request.started) n_queued.fetch_sub(n_sequences);
   n_live.fetch_sub(n_sequences);
-  request.next = finished.load(std::memory_order_relaxed);
-  while (!finished.compare_exchange_weak(
-      request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {}
 }
 
 }  // namespace luna::engine

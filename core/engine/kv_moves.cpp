@@ -41,7 +41,7 @@ bool KvMoves::can_begin(const Sequence& sequence) const {
   const bool is_whole = sequence.request->forked || sequence.request->choices.size() == 1;
   return options_.is_on && is_free && is_whole && sequence.phase != engine::Phase::waiting &&
          sequence.n_away == 0 && sequence.n_moving == 0 && sequence.moving_to == nullptr &&
-         !sequence.is_ending && !sequence.is_prune_due();
+         !sequence.is_ending && !sequence.is_prune_due() && !sequence.request->is_replay;
 }
 
 void KvMoves::begin(Sequence& sequence, Group& to, std::uint32_t step_tokens_max) {
@@ -217,6 +217,7 @@ void KvMoves::arrive(Move& move, Sequence& sequence) {
   sequence.n_draft = 0;
   sequence.hit = {};
   sequence.group = move.to;
+  sequence.note(Disturbance::moved);
   sequence.moving_to = nullptr;
   sequence.is_paused = false;
   release(move);

@@ -15,7 +15,7 @@ bool may_slice(const Group& home, const Group& guest) {
 
 SliceRange sliceable(const Sequence& sequence, std::uint32_t block_tokens) {
   if (sequence.phase == Phase::waiting || sequence.is_ending || sequence.n_prune != 0 ||
-      sequence.moving_to != nullptr)
+      sequence.moving_to != nullptr || sequence.request->is_replay)
     return {};
   const std::uint32_t n_partition_blocks = LUNA_PARTITION_TOKENS / block_tokens;
   const std::uint32_t end = sequence.n_finished() / LUNA_PARTITION_TOKENS;
@@ -124,6 +124,7 @@ void KvSlices::take_effect(SliceMove& move, Sequence& sequence) {
     sequence.blocks[b] = move.copy.to_blocks[i];
     sequence.set_holder(b, move.to);
   }
+  sequence.note(Disturbance::sliced);
   move.n_steps_begun = move.home->n_steps;
   move.state = SliceMove::State::retiring;
   ++n_moved_;

@@ -245,6 +245,16 @@ Result<std::unique_ptr<LiveRequest>> LiveRequest::make(std::unique_ptr<SequenceR
   return live;
 }
 
+void LiveRequest::note(Disturbance disturbance, std::uint32_t choice_idx) {
+  const auto bit = static_cast<std::uint8_t>(disturbance);
+  if (forked) {
+    choices[choice_idx].disturbances |= bit;
+    return;
+  }
+  for (Choice& choice : choices)
+    choice.disturbances |= bit;
+}
+
 bool LiveRequest::ends_with(TokenId id) const {
   return std::binary_search(end_ids.begin(), end_ids.end(), id);
 }

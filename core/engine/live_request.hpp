@@ -18,6 +18,13 @@
 
 namespace luna::engine {
 
+/// What may happen to a sequence while it runs, and must not change its answer.
+enum class Disturbance : std::uint8_t {
+  sliced = 1,      ///< a part of its KV went to another group of devices, or came back
+  moved = 2,       ///< it went to another group itself
+  recomputed = 4,  ///< it began anew when what held it failed or left
+};
+
 /// One of the n answers of a request: its tokens, and how they become text. Made on the submitting
 /// thread; from then on [engine].
 class Choice {
@@ -45,6 +52,7 @@ class Choice {
                                                   const NgramIndex& prompt);
 
   std::vector<pipeline::TokenId> generated;  ///< capacity n_generated_max
+  std::uint8_t disturbances = 0;             ///< Disturbance, a bit each
 
  private:
   bool flush_text();
@@ -85,6 +93,8 @@ struct LiveRequest {
                                                    const text::Tokenizer& tokenizer);
 
   [[nodiscard]] bool ends_with(pipeline::TokenId id) const;
+  /// Of the sequence of a choice; of all choices, while one sequence stands for them.
+  void note(Disturbance disturbance, std::uint32_t choice_idx);
   /// While nothing may end the sequence, its end tokens cannot be drawn.
   [[nodiscard]] std::span<const pipeline::TokenId> masked_ids(std::uint32_t n_generated) const {
     return n_generated < asked->stop.n_generated_min ? std::span(end_ids)
@@ -97,6 +107,9 @@ struct LiveRequest {
   std::vector<pipeline::TokenId> allowed_ids;  ///< ascending; empty: all
   PrefixScope scope;                           ///< its salt lies in `asked`
   NgramIndex prompt_ngrams;                    ///< of the prompt, for all choices
+  /// Computed for OutputCheck alone: from nothing, in one group of devices, while nobody waits.
+  bool is_replay = false;
+  std::uint32_t first_choice = 0;  ///< the first of `choices` is this one of its request
 
   // ---- [engine]
   std::uint32_t n_open = 0;    ///< choices that have not ended

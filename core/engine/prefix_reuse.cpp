@@ -12,15 +12,20 @@ PrefixReuse::PrefixReuse(KvPool& pool, std::uint32_t n_slots)
       token_ids_(block_tokens_),
       peeks_(block_tokens_ != 0 ? n_slots : 0) {}
 
+// What is computed once more takes nothing that was computed before, and leaves nothing.
+bool PrefixReuse::serves(const Sequence& sequence) const {
+  return block_tokens_ != 0 && !sequence.request->is_replay;
+}
+
 void PrefixReuse::look_up(Sequence& sequence) {
-  if (block_tokens_ == 0) return;
+  if (!serves(sequence)) return;
   LUNA_ASSERT(sequence.phase == Phase::waiting);
   search(sequence, sequence.hit, sequence.blocks);
   sequence.n_computed = sequence.hit.n_blocks * block_tokens_;
 }
 
 PrefixHit PrefixReuse::peek(const Sequence& sequence) {
-  if (block_tokens_ == 0) return {};
+  if (!serves(sequence)) return {};
   LUNA_ASSERT(sequence.phase == Phase::waiting);
   Peek& peek = peeks_[sequence.slot];
   if (peek.row_id != sequence.row_id || peek.n_prefill != sequence.n_prefill)
@@ -30,7 +35,7 @@ PrefixHit PrefixReuse::peek(const Sequence& sequence) {
 }
 
 void PrefixReuse::adopt(Sequence& sequence) {
-  if (block_tokens_ == 0) return;
+  if (!serves(sequence)) return;
   sequence.hit = peek(sequence);
   std::uint32_t block = sequence.hit.last;
   for (std::uint32_t b = sequence.hit.n_blocks; b-- > 0;) {
@@ -104,7 +109,7 @@ std::uint32_t PrefixReuse::take(Sequence& sequence) {
 }
 
 std::uint32_t PrefixReuse::skip(Sequence& sequence) {
-  if (block_tokens_ == 0) return 0;
+  if (!serves(sequence)) return 0;
   LUNA_ASSERT(sequence.phase == Phase::prefill);
   const PrefixTree& tree = *pool_.tree();
   if (std::exchange(sequence.hit.version, tree.version()) == tree.version()) return 0;
@@ -124,7 +129,7 @@ std::uint32_t PrefixReuse::skip(Sequence& sequence) {
 }
 
 void PrefixReuse::keep(Sequence& sequence) {
-  if (block_tokens_ == 0 || sequence.phase == Phase::waiting) return;
+  if (!serves(sequence) || sequence.phase == Phase::waiting) return;
   // What is being copied stays in the blocks that it is read from.
   if (sequence.moving_to != nullptr) return;
   if (sequence.n_away > 0 || sequence.n_moving > 0) return;

@@ -60,6 +60,7 @@ class PrefixReuse {
     PrefixHit hit;
   };
 
+  [[nodiscard]] bool serves(const Sequence& sequence) const;
   void search(const Sequence& sequence, PrefixHit& hit, std::uint32_t* blocks);
   [[nodiscard]] PrefixKey key_of(const Sequence& sequence,
                                  std::uint32_t idx,

@@ -80,6 +80,7 @@ struct Sequence {
     n_away += guests[block] != nullptr ? 1 : 0;
   }
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
+  void note(Disturbance disturbance) const { request->note(disturbance, choice_idx); }
   /// Tokens of one step at most, by its client's wish.
   [[nodiscard]] std::uint32_t n_step_tokens_max() const {
     if (phase == Phase::decode) return UINT32_MAX;

@@ -104,4 +104,11 @@ Reply groups_reply(const ModelService& models) {
   return reply;
 }
 
+Reply checks_reply(const ModelService& models) {
+  Reply reply;
+  reply.content_type = "application/jsonl; charset=utf-8";
+  reply.body = models.metrics.render_checks();
+  return reply;
+}
+
 }  // namespace luna::http

@@ -23,5 +23,7 @@ Reply cluster_reply(const Service& service);
 Reply steps_reply(const ModelService& models);
 /// How the groups of devices stand: a line of JSON each.
 Reply groups_reply(const ModelService& models);
+/// What the check of outputs found, of every model: a line of JSON each.
+Reply checks_reply(const ModelService& models);
 
 }  // namespace luna::http

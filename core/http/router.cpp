@@ -26,6 +26,7 @@ enum class Handler {
   metrics,
   steps,
   groups,
+  checks,
   cluster
 };
 
@@ -46,6 +47,7 @@ constexpr Route kRoutes[] = {
     {"/metrics", Handler::metrics, "GET, HEAD", false},
     {"/admin/steps", Handler::steps, "GET, HEAD", false},
     {"/admin/groups", Handler::groups, "GET, HEAD", false},
+    {"/admin/checks", Handler::checks, "GET, HEAD", false},
     {"/admin/cluster", Handler::cluster, "GET, HEAD", false},
 };
 constexpr Route kModelRoute = {"/v1/models/", Handler::model, "GET, HEAD", false};
@@ -146,6 +148,8 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
       return steps_reply(*exchange.models());
     case Handler::groups:
       return groups_reply(*exchange.models());
+    case Handler::checks:
+      return checks_reply(*exchange.models());
     case Handler::cluster:
       return cluster_reply(exchange.service());
     case Handler::chat:

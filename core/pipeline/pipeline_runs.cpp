@@ -107,6 +107,7 @@ Result<void> PipelineLoop::try_start_run(std::size_t stage,
   }
   auto sequence = std::make_unique<engine::SequenceRequest>();
   sequence->id = next_sequence_id();
+  sequence->label = request.request.id;
   sequence->stage = static_cast<std::uint32_t>(stage);
   settle(request, request.choices[choice], wish, *sequence);
   LUNA_TRY(sequence->prompt, prompt_of(request, wish, *model));

@@ -78,6 +78,36 @@ struct GroupStats {
   Counter n_kv_blocks_free{0};
 };
 
+/// Why an answer that was to be checked was not; the values of the label `reason`.
+enum class CheckSkip : std::uint8_t {
+  too_large,  ///< for any group of devices alone
+  no_room,    ///< among those that wait to be checked
+  failed,     ///< its replay did, several times
+};
+inline constexpr std::size_t kCheckSkips = 3;
+
+/// Answers that were computed once more. [checker] writes, no_room alone [engine]; [any] reads.
+struct OutputCheckStats {
+  using Counter = std::atomic<std::uint64_t>;
+
+  Counter percent{0};        ///< of the requests in question; 0: none are checked
+  Counter n_waiting{0};      ///< answers that wait to be checked
+  Counter n_checked{0};      ///< answers that were compared
+  Counter n_mismatches{0};   ///< of these, the ones that differed
+  Counter n_interrupted{0};  ///< replays that made room for requests, to begin anew
+  std::array<Counter, kCheckSkips> n_skipped{};
+  /// The last that differed; complete once n_mismatches counts it.
+  struct {
+    Counter request_id{0};
+    Counter choice{0};
+    Counter position{0};
+  } last;
+
+  [[nodiscard]] Counter& n_skipped_of(CheckSkip why) {
+    return n_skipped[static_cast<std::size_t>(why)];
+  }
+};
+
 /// One device of a model. Written before it is counted; then [engine] writes, [any] reads.
 struct DeviceStats {
   std::array<char, 129> name{};           ///< as in the TOML
@@ -124,6 +154,7 @@ struct EngineStats {
   std::array<DeviceStats, kDevicesCounted> devices{};
   std::atomic<std::size_t> n_devices{0};
   std::array<GroupStats, kGroupsMax> groups{};
+  OutputCheckStats output_check;
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};

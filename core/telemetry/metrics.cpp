@@ -216,6 +216,38 @@ constexpr GroupFamily kOfGroups[] = {
      &GroupStats::n_kv_blocks_free},
 };
 
+struct CheckFamily {
+  const char* name;
+  const char* key;  // in the page of checks
+  const char* help;
+  MetricType type;
+  std::atomic<std::uint64_t> OutputCheckStats::*field;
+};
+
+constexpr CheckFamily kOfChecks[] = {
+    {"luna_output_checks_waiting",
+     "waiting",
+     "Answers that wait to be computed once more.",
+     kGauge,
+     &OutputCheckStats::n_waiting},
+    {"luna_output_checks_total",
+     "checked",
+     "Answers that were computed once more and compared.",
+     kCounter,
+     &OutputCheckStats::n_checked},
+    {"luna_output_mismatches_total",
+     "mismatches",
+     "Answers that differed from what they were when computed once more.",
+     kCounter,
+     &OutputCheckStats::n_mismatches},
+    {"luna_output_checks_interrupted_total",
+     "interrupted",
+     "Answers whose computing anew made room for requests.",
+     kCounter,
+     &OutputCheckStats::n_interrupted},
+};
+constexpr std::array<const char*, kCheckSkips> kSkipNames = {"too_large", "no_room", "failed"};
+
 void add_cluster(Families& families, const ClusterStats& cluster) {
   families.open("luna_cluster_workers", "Workers that have joined.", kGauge);
   families.value({}, load(cluster.n_workers));
@@ -266,6 +298,18 @@ std::string MetricsPage::render() const {
         families.value({{"model", model.name}, {"group", std::to_string(g)}},
                        load(model.stats->groups[g].*family.field));
   }
+  for (const CheckFamily& family : kOfChecks) {
+    families.open(family.name, family.help, family.type);
+    for (const Source& model : models_)
+      families.value({{"model", model.name}}, load(model.stats->output_check.*family.field));
+  }
+  families.open("luna_output_checks_skipped_total",
+                "Answers that were to be computed once more and were not, by why.",
+                kCounter);
+  for (const Source& model : models_)
+    for (std::size_t s = 0; s < kCheckSkips; ++s)
+      families.value({{"model", model.name}, {"reason", kSkipNames[s]}},
+                     load(model.stats->output_check.n_skipped[s]));
   families.open("luna_border_calls_total", "Calls over the plugin border.", kCounter);
   for (const Source& model : models_) {
     families.value({{"kind", "scheduler"}, {"model", model.name}}, load(model.stats->n_plan_calls));
@@ -322,6 +366,27 @@ std::string MetricsPage::render_groups() const {
         object[family.key] = (model.stats->groups[g].*family.field).load();
       text.append(boost::json::serialize(object)).push_back('\n');
     }
+  }
+  return text;
+}
+
+std::string MetricsPage::render_checks() const {
+  std::string text;
+  for (const Source& model : models_) {
+    const OutputCheckStats& stats = model.stats->output_check;
+    boost::json::object object = {{"model", model.name}, {"percent", stats.percent.load()}};
+    for (const CheckFamily& family : kOfChecks)
+      object[family.key] = (stats.*family.field).load();
+    boost::json::object skipped;
+    for (std::size_t s = 0; s < kCheckSkips; ++s)
+      skipped[kSkipNames[s]] = stats.n_skipped[s].load();
+    object["skipped"] = std::move(skipped);
+    if (stats.n_mismatches.load() > 0) {
+      object["last_mismatch"] = {{"sequence", stats.last.request_id.load()},
+                                 {"choice", stats.last.choice.load()},
+                                 {"position", stats.last.position.load()}};
+    }
+    text.append(boost::json::serialize(object)).push_back('\n');
   }
   return text;
 }

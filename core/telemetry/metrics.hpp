@@ -53,6 +53,9 @@ class MetricsPage {
   /// How every group of devices of every model stands: a line of JSON each.
   [[nodiscard]] std::string render_groups() const;
 
+  /// What the check of outputs found, of every model: a line of JSON each.
+  [[nodiscard]] std::string render_checks() const;
+
  private:
   struct Source {
     std::string name;

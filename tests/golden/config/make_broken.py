@@ -115,6 +115,8 @@ CASES = [
     ("draft_model_prefix_cache", "[log]", SMALL.replace("devices", "kv_tokens_max = 4096\nprefix_cache = false\ndevices") + 'draft_model = "small"\n[log]', "37:1", "model[1].prefix_cache", "remove it here"),
     ("draft_model_prefix_cache_scope", "[log]", SMALL.replace("devices", "kv_tokens_max = 4096\nprefix_cache_scope = \"tenant\"\ndevices") + 'draft_model = "small"\n[log]', "37:1", "model[1].prefix_cache_scope", "remove it here"),
     ("draft_model_kv_reserve_percent", "[log]", SMALL.replace("devices", "kv_tokens_max = 4096\nkv_reserve_percent = 10\ndevices") + 'draft_model = "small"\n[log]', "37:1", "model[1].kv_reserve_percent", "remove it here"),
+    ("draft_model_output_check", "[log]", SMALL.replace("devices", "kv_tokens_max = 4096\nvalidate_output_consistency = 10\ndevices") + 'draft_model = "small"\n[log]', "37:1", "model[1].validate_output_consistency", "remove it here"),
+    ("output_check_true", "layers = ", "validate_output_consistency = true\nlayers = ", "21:31", "model[0].validate_output_consistency", "0..100"),
     ("speculation_model", "[log]", '[speculation]\nmodel = "main"\n[log]', "34:1", "'model'", "'method'"),
     ("speculation_ngrams", "[log]", "[speculation]\nngram_min = 5\nngram_max = 3\n[log]", "34:13", "speculation.ngram_min = 5", "ngram_max = 3"),
     ("key_twice", "port = 8080", "port = 8080\nport = 8081", "4:", "port", "not valid TOML"),

@@ -67,6 +67,7 @@ TEST(Settings, AbsentKeysTakeTheDefaultsOfTheSchema) {
   EXPECT_EQ(s.models[0].kv_block_tokens, 32u);
   EXPECT_EQ(s.models[0].prune_keep_percent, 100u);
   EXPECT_EQ(s.models[0].n_micro_batches, 0u);
+  EXPECT_EQ(s.models[0].checked_percent, 0u);
   EXPECT_TRUE(s.models[0].prefix_cache);
   EXPECT_EQ(s.models[0].prefix_cache_scope, PrefixCacheScope::all);
   EXPECT_FALSE(s.models[0].layers);
@@ -83,6 +84,7 @@ TEST(Settings, WrittenKeysReachTheirFields) {
                "devices = [\"a0\"]\nkv_cache = \"int8\"\nnumerics = \"bf16\"\nlayers = [30]\n"
                "context_tokens_max = 4096\nkv_tokens_max = 16384\nkv_block_tokens = 128\n"
                "prefix_cache = false\nprefix_cache_scope = \"tenant\"\nprobe = false\n"
+               "validate_output_consistency = 20\n"
                "expected = {prompt = 50, reused = 0, users = 7}\n");
   const SettingsReading reading =
       read(text +
@@ -98,6 +100,7 @@ TEST(Settings, WrittenKeysReachTheirFields) {
   EXPECT_EQ(s.models[0].kv_tokens_max, 16384u);
   EXPECT_EQ(s.models[0].kv_block_tokens, 128u);
   EXPECT_FALSE(s.models[0].prefix_cache);
+  EXPECT_EQ(s.models[0].checked_percent, 20u);
   EXPECT_FALSE(s.models[0].probe);
   EXPECT_EQ(s.models[0].expected.prompt, 50u);
   EXPECT_EQ(s.models[0].expected.reused, 0u);

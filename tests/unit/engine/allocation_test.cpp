@@ -1,5 +1,6 @@
 // A step allocates nothing: neither the engine nor, with the cpu backend, its devices.
 #include "support/counting_allocator.hpp"
+#include "support/moving_policy.hpp"
 #include "support/plugin_fixture.hpp"
 #include "support/tiny_llama.hpp"
 #include "support/varied_requests.hpp"
@@ -80,6 +81,31 @@ TEST(EngineAllocation, StepsWithADraftModelAllocateAndFreeNothing) {
   options.speculation.draft_model = &draft.compiled;
   expect_steps_allocate_nothing(options, &draft);
   EXPECT_GT(draft.devices[0].n_submits, 50U);
+}
+
+TEST(EngineAllocation, AnswersThatWillBeCheckedAllocateNothingInTheStep) {
+  const FakeModelOptions group{.n_kv_blocks = 60, .completion = Completion::deferred};
+  EngineOptions options;
+  options.copies_at_once = true;
+  options.output_check.percent = 100;
+  EngineRig rig(group, mover(at_times(1, 8)), options, {group});
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < 6; ++i)
+      rig.submit(EngineRig::request(some_prompt(20 + i, i), 40));
+    bool works = true;
+    while (works) {
+      if (round > 0) start_counting();
+      works = rig.engine->advance();
+      stop_counting();
+      works |= rig.complete();
+      rig.clock.advance(std::chrono::milliseconds(1));
+    }
+  }
+  const AllocationCount count = stop_counting();
+  EXPECT_EQ(count.n_allocations, 0U);
+  EXPECT_EQ(count.n_frees, 0U);
+  rig.engine->check_outputs();
+  EXPECT_GT(rig.stats.output_check.n_waiting.load(), 6U);
 }
 
 /// A small model on two cpu devices that hand rows to each other through the inproc transport.

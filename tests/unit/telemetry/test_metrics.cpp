@@ -125,6 +125,31 @@ TEST(MetricsPage, EachGroupOfDevicesHasItsNumbers) {
   EXPECT_NE(groups.find(R"("group":1,"devices":["a2"],"running":0)"), std::string::npos);
 }
 
+TEST(MetricsPage, WhatTheCheckOfOutputsFoundStandsThereToo) {
+  const HttpStats http;
+  EngineStats stats;
+  MetricsPage page("0", http);
+  page.add_model("m", stats);
+  EXPECT_EQ(page.render_checks().find("last_mismatch"), std::string::npos);
+  stats.output_check.percent = 20;
+  stats.output_check.last.request_id = 7;
+  stats.output_check.last.position = 31;
+  bump(stats.output_check.n_checked, 4);
+  bump(stats.output_check.n_mismatches, 1);
+  bump(stats.output_check.n_skipped_of(CheckSkip::too_large), 2);
+  const std::string text = page.render();
+  EXPECT_NE(text.find("luna_output_checks_total{model=\"m\"} 4"), std::string::npos);
+  EXPECT_NE(text.find("luna_output_mismatches_total{model=\"m\"} 1"), std::string::npos);
+  EXPECT_NE(text.find("luna_output_checks_skipped_total{model=\"m\",reason=\"too_large\"} 2"),
+            std::string::npos);
+  const boost::json::value checks = boost::json::parse(page.render_checks());
+  EXPECT_EQ(checks.at("percent").to_number<int>(), 20);
+  EXPECT_EQ(checks.at("mismatches").to_number<int>(), 1);
+  EXPECT_EQ(checks.at("skipped").at("too_large").to_number<int>(), 2);
+  EXPECT_EQ(checks.at("last_mismatch").at("sequence").to_number<int>(), 7);
+  EXPECT_EQ(checks.at("last_mismatch").at("position").to_number<int>(), 31);
+}
+
 TEST(MetricsPage, BucketsAreCumulativeAndEndAtTheCount) {
   const HttpStats http;
   EngineStats stats;
