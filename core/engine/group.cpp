@@ -139,7 +139,6 @@ std::uint32_t Groups::n_blocks_around(const Group& home) const {
   for (const auto& group : all_)
     if (group.get() == &home || (!group->is_leaving && may_slice(home, *group)))
       n += group->pool.n_blocks() / n_partition * n_partition;
-  n -= std::min(n, n_partition);
   return std::max(n, home.pool.n_blocks());
 }
 

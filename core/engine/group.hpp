@@ -129,8 +129,8 @@ class Groups {
   [[nodiscard]] std::uint32_t n_devices() const;
   [[nodiscard]] std::uint32_t n_steps_in_flight() const;
   [[nodiscard]] std::uint32_t n_steps_max() const;
-  /// KV blocks that a sequence of a group could have in all groups that may hold slices of it:
-  /// whole partitions, but for one at home, which must stay open.
+  /// KV blocks that a sequence of a group could have in all groups that may hold slices of it, in
+  /// whole partitions: what is left of a group beside them is of no use to it.
   [[nodiscard]] std::uint32_t n_blocks_around(const Group& home) const;
   /// Every group works, and none could begin a step.
   [[nodiscard]] bool are_full() const;

@@ -51,6 +51,7 @@ void KvSlices::begin(Sequence& sequence, const PlannedSlice& planned) {
   move.state = SliceMove::State::copying;
   move.is_abandoned = false;
   move.slot = sequence.slot;
+  move.row_id = sequence.row_id;
   move.first_block = planned.first_block;
   move.home = sequence.group;
   move.from = sequence.holder_of(planned.first_block);

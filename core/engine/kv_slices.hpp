@@ -26,6 +26,7 @@ struct SliceMove {
   bool starts = false;        ///< copying: the copy waits for steps of to before it begins
   std::uint32_t holder = 0;   ///< its number in the pools
   std::uint32_t slot = 0;
+  std::uint64_t row_id = 0;       ///< of the sequence: others use the slot when it has ended
   std::uint32_t first_block = 0;  ///< of the sequence
   Group* home = nullptr;          ///< the sequence's group
   Group* from = nullptr;
@@ -36,6 +37,12 @@ struct SliceMove {
 
   [[nodiscard]] std::uint32_t n_blocks() const {
     return static_cast<std::uint32_t>(copy.from_blocks.size());
+  }
+  /// Whether blocks of the sequence are being copied, or those that they were copied from are still
+  /// read.
+  [[nodiscard]] bool is_of(const Sequence& sequence) const {
+    const bool is_under_way = state == State::copying ? !is_abandoned : state == State::retiring;
+    return is_under_way && slot == sequence.slot && row_id == sequence.row_id;
   }
 };
 

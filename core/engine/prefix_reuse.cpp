@@ -2,6 +2,7 @@
 
 #include "core/base/assert.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace luna::engine {
@@ -83,7 +84,9 @@ void PrefixReuse::search(const Sequence& sequence, PrefixHit& hit, std::uint32_t
     last.reset();
   }
   if (!is_first && !is_lost && tree.n_given(last) == hit.n_given) return;
-  const std::uint32_t n_blocks_max = (sequence.n_prefill - 1) / block_tokens_;
+  // A sequence larger than the pool needs a block to go on with, before any of it can leave.
+  const std::uint32_t n_blocks_max =
+      std::min((sequence.n_prefill - 1) / block_tokens_, pool_.n_blocks() - 1);
   while (hit.n_blocks < n_blocks_max) {
     const std::optional<std::uint32_t> block = tree.find(key_of(sequence, hit.n_blocks, last));
     if (!block) break;

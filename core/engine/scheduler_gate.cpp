@@ -59,8 +59,7 @@ std::string_view plan_fault_name(PlanFault fault) {
                                                                 "no_group",
                                                                 "no_room_for_step",
                                                                 "cannot_move",
-                                                                "unequal_groups",
-                                                                "too_many_slices"};
+                                                                "unequal_groups"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -180,8 +179,7 @@ void SchedulerGate::fill_slices(std::uint32_t row, const Sequence& sequence) {
     slice_rows_.back().n_tokens += n_tokens;
   }
   for (const SliceMove& move : slices_.moves()) {
-    if (move.state != SliceMove::State::copying || move.is_abandoned) continue;
-    if (move.slot != sequence.slot) continue;
+    if (!move.is_of(sequence)) continue;
     slice_rows_.push_back({row,
                            move.to->numbers.first_device,
                            move.first_block * n_tokens,
@@ -208,6 +206,7 @@ void SchedulerGate::fill_devices() {
     row.n_steps_in_flight = group->lanes.n_in_flight();
     row.n_steps_in_flight_max = group->lanes.n_max();
     row.is_leaving = group->is_leaving ? 1 : 0;
+    row.slice_set = slice_set_of(*group);
     row.latency_ns_p95 = static_cast<std::uint64_t>(group->latency_p95().count());
     row.step_ns_fixed = static_cast<float>(costs.fixed_ns);
     row.step_ns_per_row = static_cast<float>(costs.per_row_ns);
@@ -219,6 +218,16 @@ void SchedulerGate::fill_devices() {
       devices_.push_back(row);
     }
   }
+}
+
+// Numbered by the first group of each set. What is linked has equal layouts, and steps of one count
+// of devices (may_slice).
+std::uint32_t SchedulerGate::slice_set_of(const Group& group) const {
+  if (!limits_.slices || group.model.slice_set == nullptr) return 0;
+  const auto all = groups_.all();
+  const auto first = std::ranges::find_if(
+      all, [&group](const auto& other) { return other->model.slice_set == group.model.slice_set; });
+  return static_cast<std::uint32_t>(first - all.begin()) + 1;
 }
 
 luna_snapshot SchedulerGate::snapshot(const SnapshotTime& time) const {
@@ -365,7 +374,8 @@ PlanFault SchedulerGate::check_move(const luna_action& action, StepPlan& plan) {
   if (leaves || moved_[action.row] != 0) return PlanFault::row_twice;
   if (!to->can_hold(sequence.n_blocks_max(limits_.kv_block_tokens)))
     return PlanFault::too_few_blocks;
-  if (sequence.moving_to != nullptr || !KvMoves::can_move(sequence, *to))
+  const bool is_sliced = sequence.n_away > 0 || sequence.n_moving > 0;
+  if (sequence.moving_to != nullptr || is_sliced || !KvMoves::can_move(sequence, *to))
     return PlanFault::cannot_move;
   moved_[action.row] = 1;
   // A policy cannot know of all that is in the way for a moment.
@@ -387,7 +397,6 @@ PlanFault SchedulerGate::check_slice(const luna_action& action, StepPlan& plan) 
       end % LUNA_PARTITION_TOKENS != 0 || action.first_token < range.first || end > range.end)
     return PlanFault::wrong_token_count;
   if (to != sequence.group && !may_slice(*sequence.group, *to)) return PlanFault::unequal_groups;
-  if (plan.slices.size() == slices_.n_free()) return PlanFault::too_many_slices;
   const PlannedSlice planned{slot,
                              action.first_token / limits_.kv_block_tokens,
                              action.n_tokens / limits_.kv_block_tokens,
@@ -397,7 +406,8 @@ PlanFault SchedulerGate::check_slice(const luna_action& action, StepPlan& plan) 
     if (other.slot == slot && other.first_block < planned.end_block() &&
         planned.first_block < other.end_block())
       return PlanFault::row_twice;
-  plan.slices.push_back(planned);
+  // A policy cannot know how long steps read what was copied.
+  if (plan.slices.size() < slices_.n_free()) plan.slices.push_back(planned);
   return PlanFault::none;
 }
 

@@ -39,9 +39,8 @@ enum class PlanFault : std::uint8_t {
   no_room_for_step,
   cannot_move,
   unequal_groups,
-  too_many_slices,
 };
-inline constexpr std::size_t kPlanFaults = 20;
+inline constexpr std::size_t kPlanFaults = 19;
 std::string_view plan_fault_name(PlanFault fault);
 
 /// What the snapshot says besides the rows, and what a step of a group can hold.
@@ -89,6 +88,7 @@ class SchedulerGate {
   void fill_prefixes(std::uint32_t row, const Sequence& sequence);
   void fill_slices(std::uint32_t row, const Sequence& sequence);
   void fill_devices();
+  [[nodiscard]] std::uint32_t slice_set_of(const Group& group) const;
   [[nodiscard]] luna_snapshot snapshot(const SnapshotTime& time) const;
   PlanFault check(StepPlan& plan);
   PlanFault check_action(const luna_action& action, StepPlan& plan);

@@ -187,6 +187,12 @@ class PlanLegality {
       return blame("sliced beyond what is computed", action.row);
     if (device(action.device).attention != device(row.device).attention)
       return blame("sliced to a device of other arithmetic", action.row);
+    const std::uint32_t set = device(action.device).slice_set;
+    if (set == 0 || set != device(row.device).slice_set)
+      return blame("sliced to a group that holds no parts of its own", action.row);
+    Group* const to = group_of(action.device);
+    to->n_blocks_left -= blocks(action.n_tokens);
+    if (to->n_blocks_left < 0) blame("sliced to where it has no room", action.row);
   }
 
   void move(const luna_action& action) {
@@ -195,6 +201,8 @@ class PlanLegality {
     if (row.state == LUNA_REQ_WAITING) return blame("moved while it holds nothing", action.row);
     if (!is_device(action.device)) return blame("moved to no device", action.row);
     if (row.moving_to != LUNA_NO_DEVICE) return blame("moved while it moves", action.row);
+    for (std::uint32_t s = 0; s < s_.n_slices; ++s)
+      if (s_.slices[s].row == action.row) return blame("moved while it is sliced", action.row);
     Group* const to = group_of(action.device);
     if (to == group_of(row.device)) return blame("moved to where it is", action.row);
     if (device(action.device).is_leaving != 0) return blame("to a group that leaves", action.row);

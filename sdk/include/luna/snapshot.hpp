@@ -35,6 +35,12 @@ class Row {
     const std::uint32_t n_next = is_decoding() ? 1 : n_wanted();
     return double{1} * n_next + (row_->n_generated_max - row_->n_generated);
   }
+  /// Tokens of KV that it has at its end, at most.
+  [[nodiscard]] std::uint32_t n_tokens_max() const {
+    const std::uint32_t n_left = row_->n_generated_max - row_->n_generated;
+    if (!is_decoding()) return row_->n_prompt + n_left;
+    return row_->n_computed + n_left + (is_in_step() ? 0 : 1);
+  }
   [[nodiscard]] double waited_ms() const {
     return static_cast<double>(snapshot_->now_ns - row_->arrival_ns) * 1e-6;
   }
@@ -94,6 +100,19 @@ class Snapshot {
     for (; first < snapshot_->n_prefixes && prefix_at(first)->row == i; ++first)
       if (prefix_at(first)->device == device) return prefix_at(first);
     return nullptr;
+  }
+  /// The set of groups that hold partitions of each other's rows, of the device of index i; 0:
+  /// none.
+  [[nodiscard]] std::uint32_t slice_set(std::uint32_t i) const {
+    constexpr std::size_t kEnd =
+        offsetof(luna_device_row, slice_set) + sizeof(luna_device_row::slice_set);
+    return snapshot_->device_stride >= kEnd ? device(i).slice_set : 0;
+  }
+  /// Whether any of row i's KV lies in another group than its own, or is on its way.
+  [[nodiscard]] bool is_sliced(std::uint32_t i) const {
+    for (std::uint32_t s = 0; s < snapshot_->n_slices; ++s)
+      if (slice(s).row == i) return true;
+    return false;
   }
   /// Part i of the rows' KV that lies in other groups than theirs, or is on its way.
   [[nodiscard]] const luna_slice_row& slice(std::uint32_t i) const {

@@ -49,7 +49,9 @@ TEST(EngineSlices, ARequestLargerThanItsGroupAnswersAsOnOneDevice) {
                   inline_copies(),
                   {group_of(30, n_lanes), group_of(25, n_lanes), group_of(40, n_lanes)});
     EXPECT_TRUE(rig.engine->can_fit(3000, 60, 1));
-    EXPECT_FALSE(rig.engine->can_fit(3500, 60, 1));
+    // 24 + 24 + 24 + 40 blocks in whole partitions.
+    EXPECT_TRUE(rig.engine->can_fit(112 * 32 - 60, 60, 1));
+    EXPECT_FALSE(rig.engine->can_fit(112 * 32 - 59, 60, 1));
     const Asked asked = rig.submit(EngineRig::request(some_prompt(3000, 5), 60));
     rig.run();
     EXPECT_EQ(asked.tokens(), expected.tokens()) << n_lanes;
@@ -203,6 +205,22 @@ TEST(EngineSlices, WhatIsIllegalIsRefusedWhole) {
   refused({Script::slice(a, 768, 256)});                            // not closed
   refused({Script::slice(a, 0, 512), Script::slice(a, 256, 256)});  // twice
   refused({Script::slice(a, 0, 768)});                              // too few blocks there
+  row.finish();
+}
+
+TEST(EngineSlices, ASlicedRowDoesNotMoveBeforeItIsWholeAgain) {
+  Decoding row;
+  const std::uint32_t a = (row.home + 2) % 3;  // the one that has room for all of it
+  row.script.actions = {Script::slice(a, 0, 256)};
+  row.until([&] { return row.lies({{a, 0, 256, 0}}); });
+  const luna_action move{0, LUNA_VERB_MOVE, 0, a, 0, {0}, {0}};
+  row.script.actions = {move};
+  row.until([&] { return row.rig.stats.n_plans_rejected.load() == 1; });
+  row.script.actions = {Script::slice(row.home, 0, 256)};
+  row.until([&] { return row.lies({}); });
+  row.script.actions = {move};
+  row.until([&] { return row.rig.stats.n_moves.load() == 1; });
+  EXPECT_EQ(row.rig.stats.n_plans_rejected.load(), 1U);
   row.finish();
 }
 

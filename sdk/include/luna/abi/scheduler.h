@@ -99,6 +99,8 @@ typedef struct luna_device_row {
   uint32_t attention;              /* devices of equal numbers attend with equal bits over KV of equal
                                       layout: SLICE and MOVE are legal between these */
   uint32_t is_leaving;             /* 1: its group takes no further rows */
+  uint32_t slice_set;              /* groups of equal numbers hold partitions of each other's rows: SLICE
+                                      is legal between these; 0: the group has no part in it */
 } luna_device_row;
 
 typedef struct luna_link_row {
@@ -114,7 +116,8 @@ typedef struct luna_slice_row {
   uint32_t device;
   uint32_t first_token;
   uint32_t n_tokens;
-  uint32_t is_copying;     /* 1: on its way there; its own group still holds it */
+  uint32_t is_copying;     /* 1: on its way there: what it is copied from is still held, until nobody
+                              reads it; when the copy is there, the part stands in a row of its own too */
 } luna_slice_row;
 
 /* What the prefix cache of a group would give a waiting row that is not assigned yet; where it would
@@ -160,13 +163,15 @@ typedef struct luna_snapshot {
  * now, none of them being copied. It takes as many blocks there at once, and gives those here back
  * when the copy is there and no step in flight reads them; the row runs on meanwhile. What leaves its
  * own group, and what lies behind that, is found by nobody in the prefix cache any more. At most
- * LUNA_SLICES_COPYING_MAX are under way at once. */
+ * LUNA_SLICES_COPYING_MAX are under way at once, until nobody reads the old blocks any more: a further
+ * one is passed over. */
 #define LUNA_VERB_SLICE 3u
 #define LUNA_SLICES_COPYING_MAX 64u
 /* Move it (arg 0) with its KV to the group of `device`, or its stage `arg`. It takes all blocks there
  * at once; the row runs on until what is finished has been copied, then waits for the rest. Devices
  * of both groups hold the same layers in pairs. Up to 16 rows move at a time; one that cannot yet is
- * passed over. Where it costs less to compute the KV anew there, that is done. */
+ * passed over. Where it costs less to compute the KV anew there, that is done. Illegal for a row that
+ * the table of slices names: what lies in other groups comes home first. */
 #define LUNA_VERB_MOVE 4u
 #define LUNA_VERB_PREEMPT 5u  /* free its KV; it waits and is recomputed */
 #define LUNA_VERB_REJECT 6u   /* end it with an error */
