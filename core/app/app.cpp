@@ -99,6 +99,7 @@ struct App::Impl {
   Result<ModelParts> parts_of(const config::ModelSettings& wanted);
   Result<void> build_pipeline();
   void start_canary();
+  Result<bool> policy_may_slice();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
   Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
 };
@@ -129,9 +130,12 @@ Result<void> App::Impl::open_devices() {
     next_cpu += wanted.n_threads;
     devices.push_back(std::move(opened));
   }
-  const bool needs_transport = std::any_of(
-      settings.models.begin(), settings.models.end(), [](const config::ModelSettings& m) {
-        return std::ranges::any_of(m.device_groups(), [](const auto& g) { return g.size() > 1; });
+  LUNA_TRY(const bool slices, policy_may_slice());
+  const bool needs_transport =
+      std::ranges::any_of(settings.models, [slices](const config::ModelSettings& m) {
+        const auto groups = m.device_groups();
+        return (slices && groups.size() > 1) ||
+               std::ranges::any_of(groups, [](const auto& g) { return g.size() > 1; });
       });
   if (needs_transport) {
     LUNA_TRY(transport, choose_transport(*catalog, settings.transport));
@@ -143,6 +147,14 @@ Result<plugin::Instance<luna_scheduler_if>> App::Impl::make_scheduler() {
   const std::string& policy = settings.scheduler.policy;
   return catalog->create<luna_scheduler_if>(
       policy, group_of(settings.scheduler.policies, policy, settings.file, "scheduler"));
+}
+
+/// Whether copies of a model may have to tell each other of KV that lies with them.
+Result<bool> App::Impl::policy_may_slice() {
+  const std::string kind = LUNA_KIND_SCHEDULER;
+  LUNA_TRY(const plugin::Library* library, catalog->load(kind, settings.scheduler.policy));
+  LUNA_TRY(const luna_if* head, library->table(kind, sizeof(luna_if)));
+  return (head->flags & LUNA_SCHEDULER_SLICES) != 0;
 }
 
 /// Each model has a policy and a recording of its own.

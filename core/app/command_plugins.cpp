@@ -7,10 +7,12 @@
 #include <boost/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <iomanip>
 #include <ostream>
 #include <set>
 #include <string_view>
+#include <vector>
 
 namespace luna::app {
 namespace {
@@ -68,6 +70,33 @@ std::vector<const luna_param*> params_of(const Match& match) {
   return head ? plugin::params_of(**head) : std::vector<const luna_param*>{};
 }
 
+/// What a policy says that its reason codes mean.
+std::vector<luna_reason> reasons_of(const Match& match) {
+  const auto head = match.library->table(match.kind, sizeof(luna_if));
+  if (match.kind != LUNA_KIND_SCHEDULER || !head) return {};
+  if (((*head)->flags & LUNA_SCHEDULER_REASONS) == 0) return {};
+  const auto* const found =
+      static_cast<const luna_reasons*>((*head)->ext(nullptr, LUNA_EXT_REASONS));
+  if (!LUNA_HAS(found, luna_reasons, reasons) || found->reasons == nullptr) return {};
+  return {found->reasons, found->reasons + found->n_reasons};
+}
+
+std::string_view verb_word(std::uint32_t verb) {
+  constexpr std::array<std::string_view, 8> kWords = {
+      "", "RUN", "ASSIGN", "SLICE", "MOVE", "PREEMPT", "REJECT", "ROLE"};
+  return verb < kWords.size() ? kWords[verb] : "";
+}
+
+json::array reasons_json(const Match& match) {
+  json::array rows;
+  for (const luna_reason& reason : reasons_of(match))
+    rows.push_back(json::object{{"code", reason.code},
+                                {"name", or_empty(reason.name)},
+                                {"verb", verb_word(reason.verb)},
+                                {"meaning", or_empty(reason.meaning)}});
+  return rows;
+}
+
 json::object to_json(const Match& match) {
   const luna_plugin& p = match.library->descriptor();
   json::array params;
@@ -87,7 +116,8 @@ json::object to_json(const Match& match) {
           {"summary", or_empty(p.summary)},
           {"file", match.library->file().string()},
           {"deterministic", (p.flags & LUNA_PLUGIN_DETERMINISTIC) != 0},
-          {"settings", std::move(params)}};
+          {"settings", std::move(params)},
+          {"reasons", reasons_json(match)}};
 }
 
 void print_info(const Match& match, std::ostream& out) {
@@ -109,6 +139,12 @@ void print_info(const Match& match, std::ostream& out) {
                                    : "default \"" + std::string(param->dflt) + "\"")
         << "\n      " << or_empty(param->help) << "\n";
   }
+  const auto reasons = reasons_of(match);
+  if (!reasons.empty()) out << "  reasons of its actions\n";
+  for (const luna_reason& reason : reasons)
+    out << "    " << std::right << std::setw(3) << reason.code << " " << std::left << std::setw(14)
+        << or_empty(reason.name) << " " << std::setw(8) << verb_word(reason.verb) << " "
+        << or_empty(reason.meaning) << "\n";
 }
 
 int why_file(const std::string& file, Catalog& catalog, const CommandStreams& streams) {

@@ -6,6 +6,7 @@
 #include "core/base/random_seed.hpp"
 #include "core/base/units.hpp"
 #include "core/engine/engine.hpp"
+#include "core/engine/scheduler_gate.hpp"
 #include "core/model/slice_links.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "core/pipeline/engine_runner.hpp"
@@ -170,8 +171,8 @@ bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
     return device->planner() == nullptr && device->extension(LUNA_EXT_SLICES) != nullptr &&
            device->extension(LUNA_EXT_KV_BLOCKS) != nullptr;
   };
-  return (parts.scheduler->head.flags & LUNA_SCHEDULER_SLICES) != 0 && parts.groups.size() > 1 &&
-         parts.collective && settings.prune_keep_percent == 100 &&
+  return engine::does_slice(parts.scheduler) && parts.groups.size() > 1 && parts.collective &&
+         settings.prune_keep_percent == 100 &&
          std::ranges::all_of(parts.groups, [&](const std::vector<model::Device*>& devices) {
            return std::ranges::all_of(devices, offers);
          });
@@ -311,6 +312,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   quants = parts.quants;
   LUNA_TRY(load_groups(parts));
   if (group_options.n_slice_peers > 0) LUNA_TRY(link_slices(*parts.collective));
+  group_options.n_slice_peers = 0;  // groups that come later are not linked
   std::vector<const model::CompiledModel*> compiled;
   for (const auto& [id, model] : models)
     compiled.push_back(&model->compiled());

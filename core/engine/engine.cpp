@@ -100,8 +100,7 @@ Result<void> check_groups(const EngineParts& parts,
 
 /// Whether requests may be larger than a group: the policy and the devices see to it.
 bool has_slices(const EngineParts& parts) {
-  return (parts.scheduler->head.flags & LUNA_SCHEDULER_SLICES) != 0 &&
-         parts.models.front()->slice_set != nullptr;
+  return does_slice(parts.scheduler) && parts.models.front()->slice_set != nullptr;
 }
 
 /// Sequences at a time: those counted in, and what is computed once more.

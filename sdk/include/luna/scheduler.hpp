@@ -25,7 +25,9 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,6 +44,10 @@ namespace luna {
 /// devices of that group only. A class with `static constexpr bool kPlansAllGroups = true` does all
 /// of that itself: one plan() sees all rows, and assigns them; what it leaves, the base class
 /// assigns, unless `static constexpr bool kHoldsBack = true` says that it shall wait.
+///
+/// `static constexpr bool kSlices = true` lets requests in that are larger than a group, which the
+/// policy then has to SLICE; `bool slices() const` beside it says whether this instance does. A
+/// class may tell what its reason codes mean: `static constexpr luna_reason kReasons[]`.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -68,7 +74,22 @@ class SchedulerInstance {
     return std::make_unique<SchedulerInstance>(std::move(policy), std::move(router));
   }
   explicit SchedulerInstance(std::unique_ptr<T> policy, GroupRouter router = {})
-      : policy_(std::move(policy)), router_(std::move(router)) {}
+      : policy_(std::move(policy)), router_(std::move(router)) {
+    if constexpr (kTellsSlices) traits_.flags = policy_->slices() ? LUNA_SCHEDULER_SLICES : 0;
+  }
+
+  /// self  null: what is true of every instance
+  static const void* ext([[maybe_unused]] void* self, [[maybe_unused]] const char* id) noexcept {
+    if constexpr (kTellsSlices)
+      if (self != nullptr && std::string_view(id) == LUNA_EXT_SCHEDULER_TRAITS)
+        return &static_cast<SchedulerInstance*>(self)->traits_;
+    if constexpr (requires { T::kReasons; }) {
+      static constexpr luna_reasons kTable = {
+          sizeof(luna_reasons), static_cast<std::uint32_t>(std::size(T::kReasons)), T::kReasons};
+      if (std::string_view(id) == LUNA_EXT_REASONS) return &kTable;
+    }
+    return nullptr;
+  }
 
   static luna_status plan(void* self,
                           const luna_snapshot* snapshot,
@@ -90,6 +111,7 @@ class SchedulerInstance {
     if constexpr (requires { T::kHoldsBack; }) return T::kHoldsBack;
     return false;
   }();
+  static constexpr bool kTellsSlices = requires(const T& policy) { policy.slices(); };
   static_assert(kPlansAllGroups || std::is_copy_constructible_v<T>,
                 "each group of devices has a copy of the policy");
 
@@ -136,6 +158,7 @@ class SchedulerInstance {
     return own;
   }
 
+  luna_scheduler_traits traits_{sizeof(luna_scheduler_traits), 0};
   std::unique_ptr<T> policy_;  // where each group has its own: as it was made
   GroupRouter router_;
   Plan plan_;
@@ -145,7 +168,9 @@ class SchedulerInstance {
 template <typename T>
 constexpr luna_scheduler_if make_scheduler_table(std::span<const luna_param> params) {
   luna_if head = make_head<SchedulerInstance<T>, luna_scheduler_if>(params);
+  head.ext = SchedulerInstance<T>::ext;
   if constexpr (requires { T::kSlices; }) head.flags |= T::kSlices ? LUNA_SCHEDULER_SLICES : 0;
+  if constexpr (requires { T::kReasons; }) head.flags |= LUNA_SCHEDULER_REASONS;
   return {head, SchedulerInstance<T>::plan};
 }
 

@@ -218,12 +218,42 @@ typedef struct luna_plan {
 /* luna_if.flags: the policy SLICEs what has no room in its own group, so that requests which no group
  * could hold alone are let in: those with room in all groups that may slice together. */
 #define LUNA_SCHEDULER_SLICES 1u
+/* luna_if.flags: head.ext() answers LUNA_EXT_REASONS, and does so without an instance too. */
+#define LUNA_SCHEDULER_REASONS 2u
 
 typedef struct luna_scheduler_if {
   luna_if head;
   /* Once a step. Allocates nothing after its first calls. [step] */
   luna_status (*plan)(void* self, const luna_snapshot*, luna_plan*, luna_err*);
 } luna_scheduler_if;
+
+/* ---- extension: what an instance does by its settings ---------------------------------------- */
+/* What head.ext() of a scheduler answers for this id: a luna_scheduler_traits that lives as long as
+ * the instance, or NULL where the table's flags hold for every instance. */
+#define LUNA_EXT_SCHEDULER_TRAITS "luna.ext.scheduler_traits/0"
+
+typedef struct luna_scheduler_traits {
+  uint32_t struct_size;
+  uint32_t flags; /* LUNA_SCHEDULER_*, in place of the table's */
+} luna_scheduler_traits;
+
+/* ---- extension: what the policy's reason codes mean ------------------------------------------ */
+/* What head.ext() of a scheduler answers for this id: a luna_reasons in static storage. Asked for
+ * where LUNA_SCHEDULER_REASONS is set, then also with NULL for the instance. */
+#define LUNA_EXT_REASONS "luna.ext.reasons/0"
+
+typedef struct luna_reason {
+  uint32_t code;       /* of an action; below 256: a common one that the policy gives */
+  uint32_t verb;       /* LUNA_VERB_*: of which actions */
+  const char* name;    /* snake_case: "least_time" */
+  const char* meaning; /* one sentence */
+} luna_reason;
+
+typedef struct luna_reasons {
+  uint32_t struct_size;
+  uint32_t n_reasons;
+  const luna_reason* reasons; /* [n_reasons] */
+} luna_reasons;
 
 #ifdef __cplusplus
 }
