@@ -5,6 +5,7 @@
 #include "plugins/scheduler_flowsplit/group_judge.hpp"
 #include "plugins/scheduler_flowsplit/reasons.hpp"
 #include "plugins/scheduler_flowsplit/row_book.hpp"
+#include "plugins/scheduler_flowsplit/row_slices.hpp"
 
 #include <luna/scheduler.hpp>
 #include <luna/step_cost.hpp>
@@ -44,7 +45,8 @@ class RecentMoves {
 /// and where nobody waits, when what all rows of both groups gain over its remaining tokens is more
 /// than twice what the copy costs: its KV over the slowest link between the groups, and a pause of
 /// two steps. Where no link was measured the copy is taken to cost as much as computing it anew,
-/// which is what it saves at least. [step], owned by the policy.
+/// which is what it saves at least. A row that lies in several groups stays. [step], owned by the
+/// policy.
 class Balance {
  public:
   struct Move {
@@ -58,6 +60,7 @@ class Balance {
     const Snapshot& rows;
     Fleet& fleet;
     const RowBook& book;
+    const RowSlices& slices;
     const Plan& out;
   };
 
@@ -66,7 +69,7 @@ class Balance {
   /// The best move away from group `from` to the one whose steps are shortest, if any pays. Groups
   /// are those of the fleet.
   std::optional<Move> choose(const Scene& scene, std::size_t from) const {
-    const auto& [rows, fleet, book, out] = scene;
+    const auto& [rows, fleet, book, slices, out] = scene;
     const GroupState& source = fleet.groups()[from];
     const GroupMemory& memory = fleet.memory_of(source);
     const bool leaves = out.groups()[from].is_leaving;
@@ -81,6 +84,7 @@ class Balance {
     for (const HeldRow& held : memory.home.held) {
       const std::uint32_t i = book.index_of(held.id);
       if (!may_move(rows[i], pair, out.groups()[*to]) || out.is_planned(i)) continue;
+      if (out.is_spread(i) || slices.is_sliced(i)) continue;
       if (recent_.has(held.id, rows->now_ns)) continue;
       const double gain =
           gain_ns(rows[i], pair) - kGainOverCost * cost_ns(rows[i], pair, ns_per_block);

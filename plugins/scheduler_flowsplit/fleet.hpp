@@ -26,10 +26,12 @@ struct HeldRow {
 struct Home {
   explicit Home(NodePool& nodes) : queue(&nodes) {}
 
+  std::uint32_t n_blocks_total = 0;    ///< of the group; nowhere: 0
   TurnQueue queue;                     ///< rows with prompt to compute that a plan may name
   std::vector<HeldRow> held;           ///< rows that hold KV, the most senior first
+  std::vector<HeldRow> wide;           ///< rows that the group does not hold alone, likewise
   std::uint64_t n_waiting = 0;         ///< rows without KV
-  std::uint64_t n_waiting_tokens = 0;  ///< of their prompts
+  std::uint64_t n_waiting_tokens = 0;  ///< of their prompts, but of wide ones
   std::uint64_t n_decoding = 0;        ///< rows
   std::uint64_t n_prompt_tokens = 0;   ///< left to compute, of all its rows
   std::uint64_t n_kv_tokens = 0;       ///< computed, of the rows that hold KV
@@ -58,16 +60,14 @@ struct GroupState {
   [[nodiscard]] bool can_start() const { return n_steps_in_flight < n_steps_max; }
 };
 
-/// Whether the devices of two groups are as many and attend with equal bits: KV may go from one to
+/// Whether the devices of two groups attend with equal bits, in pairs: rows may move from one to
 /// the other.
 inline bool attend_alike(const Snapshot& rows, const GroupState& from, const GroupState& to) {
-  const std::uint32_t attention = rows.device(from.first_row).attention;
-  const auto is_alike = [&](const GroupState& group) {
-    for (std::uint32_t d = 0; d < group.n_devices; ++d)
-      if (rows.device(group.first_row + d).attention != attention) return false;
-    return true;
-  };
-  return from.n_devices == to.n_devices && is_alike(from) && is_alike(to);
+  if (from.n_devices != to.n_devices) return false;
+  for (std::uint32_t d = 0; d < from.n_devices; ++d)
+    if (rows.device(from.first_row + d).attention != rows.device(to.first_row + d).attention)
+      return false;
+  return true;
 }
 
 /// What is remembered of a group from plan to plan.
@@ -102,6 +102,8 @@ class Fleet {
     for (const GroupState& group : groups_)
       if (find(group.first_device) == memories_.end())
         memories_.insert(place_of(group.first_device), GroupMemory(group.first_device, nodes_));
+    for (const GroupState& group : groups_)
+      memory_of(group).home.n_blocks_total = group.n_blocks_total;
   }
   /// Forgets the groups that are gone: no row stands in them any more.
   void sweep() {

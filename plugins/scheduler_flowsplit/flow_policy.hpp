@@ -6,12 +6,14 @@
 #include "plugins/scheduler_flowsplit/fleet.hpp"
 #include "plugins/scheduler_flowsplit/flow_options.hpp"
 #include "plugins/scheduler_flowsplit/group_judge.hpp"
+#include "plugins/scheduler_flowsplit/queue_ends.hpp"
 #include "plugins/scheduler_flowsplit/reasons.hpp"
 #include "plugins/scheduler_flowsplit/row_book.hpp"
+#include "plugins/scheduler_flowsplit/row_slices.hpp"
 #include "plugins/scheduler_flowsplit/slicing.hpp"
 #include "plugins/scheduler_flowsplit/turn_queue.hpp"
+#include "plugins/scheduler_flowsplit/wide_rows.hpp"
 #include "plugins/scheduler_rules/group_step.hpp"
-#include "plugins/scheduler_rules/queue_limit.hpp"
 #include "plugins/scheduler_rules/seniority.hpp"
 #include "plugins/scheduler_rules/tenant_accounts.hpp"
 
@@ -32,11 +34,14 @@ namespace luna::scheduler_flowsplit {
 /// that has room for one (GroupStep). Every interval and at each arrival groups are judged anew.
 ///
 /// Requests wait together, not in groups: one is given away when its group can begin with it, so
-/// that it goes where room comes first. `streaming_mode` gives it away at once. [step]
+/// that it goes where room comes first. `streaming_mode` gives it away at once. One that is larger
+/// than any group begins where all groups together have room for it (WideRows). [step]
 class FlowPolicy final : public Scheduler {
  public:
   static constexpr bool kPlansAllGroups = true;
   static constexpr bool kHoldsBack = true;
+  static constexpr bool kSlices = true;
+  static constexpr auto& kReasons = scheduler_flowsplit::kReasons;
 
   explicit FlowPolicy(const FlowOptions& options)
       : options_(options),
@@ -55,11 +60,15 @@ class FlowPolicy final : public Scheduler {
     return std::make_unique<FlowPolicy>(options);
   }
 
+  [[nodiscard]] bool slices() const { return !options_.streaming_mode; }
+
   void plan(const Snapshot& rows, Plan& out) override {
     reserve(out.n_reqs_max());
     fleet_.read(rows);
     book_.read(rows, fleet_);
     fleet_.sweep();
+    slices_.read(rows);
+    if (slices(rows)) wide_.promise(wide_scene(rows, out));
     accounts_.begin();
     for (const std::uint32_t account : book_.accounts())
       accounts_.note(account);
@@ -69,11 +78,12 @@ class FlowPolicy final : public Scheduler {
       out.reject(i, LUNA_REASON_DEADLINE);
     const bool is_due = rows->now_ns >= next_decision_ns_;
     if (is_due || book_.n_arrived() > 0) judge(rows->now_ns);
-    if (is_due && !options_.streaming_mode) balance(rows, out);
+    if (wide_.has_any()) wide_.make_room(wide_scene(rows, out));
+    if (!options_.streaming_mode) balance(is_due, rows, out);
     assign(rows, out);
     for (std::size_t g = 0; g < fleet_.groups().size(); ++g)
       run(g, rows, out);
-    limit_queues(rows, out);
+    limit_.end({rows, fleet_, book_, accounts_, out});
     // Whatever waits is judged again, even if nothing happens.
     if (rows.n_rows() > 0) out.wake_at(std::max(next_decision_ns_, rows->now_ns + 1));
   }
@@ -84,8 +94,6 @@ class FlowPolicy final : public Scheduler {
   static constexpr std::uint32_t kDwellIntervals = 2;
   // Rows that wait for a group of their own let others pass; so many are looked at in one plan.
   static constexpr std::uint32_t kLookAheadMax = 16;
-  // Places in the queue whose wait is looked at in one plan.
-  static constexpr std::uint32_t kLimitedMax = 16;
 
   /// A row that this plan gives to a group, with its place among the others.
   struct Assigned {
@@ -117,21 +125,32 @@ class FlowPolicy final : public Scheduler {
     }
   }
 
+  [[nodiscard]] bool slices(const Snapshot& rows) const {
+    return slices() && rows.takes(LUNA_VERB_SLICE);
+  }
+  [[nodiscard]] WideRows::Scene wide_scene(const Snapshot& rows, Plan& out) {
+    return {rows, fleet_, book_, slices_, out};
+  }
+
   // One row a group in each interval: what it did shows in the next. Where none can move as a
-  // whole, a part of some does.
-  void balance(const Snapshot& rows, Plan& out) {
+  // whole, a part of some does; and at any time where decoding rows are about to find no block.
+  void balance(bool is_due, const Snapshot& rows, Plan& out) {
     const bool moves = rows.takes(LUNA_VERB_MOVE);
-    const bool slices = rows.takes(LUNA_VERB_SLICE);
-    if (fleet_.groups().size() < 2 || (!moves && !slices)) return;
-    if (slices) slicing_.begin(rows);
+    const bool does_slice = slices(rows);
+    if (fleet_.groups().size() < 2 || (!moves && !does_slice)) return;
+    const Slicing::Scene scene{rows, fleet_, book_, slices_, out};
     for (std::size_t g = 0; g < fleet_.groups().size(); ++g) {
-      if (slices) slicing_.bring_back({rows, fleet_, book_, out}, g);
+      if (!is_due) {
+        if (does_slice && fleet_.groups()[g].can_start()) slicing_.relieve_short(scene, g);
+        continue;
+      }
+      if (does_slice) slicing_.bring_back(scene, g);
       const bool has_moved = moves && move_one(g, rows, out);
-      if (slices && !has_moved) slicing_.relieve({rows, fleet_, book_, out}, g);
+      if (does_slice && !has_moved) slicing_.relieve(scene, g);
     }
   }
   bool move_one(std::size_t g, const Snapshot& rows, Plan& out) {
-    const auto move = balance_.choose({rows, fleet_, book_, out}, g);
+    const auto move = balance_.choose({rows, fleet_, book_, slices_, out}, g);
     if (!move || !out.move(move->row, move->device, move->reason)) return false;
     balance_.note(rows[move->row], rows->now_ns);
     return true;
@@ -145,14 +164,18 @@ class FlowPolicy final : public Scheduler {
     if (waiting.empty()) return;
     begin_work(rows);
     walk_.begin(waiting, accounts_);
-    std::size_t n_open = work_.size();
-    for (std::uint32_t n = 0; n < kLookAheadMax && n_open > 0 && !walk_.is_over();) {
+    bool wide_waits = false;
+    std::uint32_t n_wide = 0;
+    for (std::uint32_t n = 0; n < kLookAheadMax && has_open() && !walk_.is_over();) {
       const QueueKey key = walk_.key();
       const std::uint64_t turn = walk_.turn();
       const std::uint32_t i = book_.index_of(key.id);
       walk_.next(rows[i].n_wanted());
       if (out.is_planned(i)) continue;
-      const auto choice = pick(i, rows, out);
+      const bool is_wide = is_larger_than_groups(rows[i], rows, out);
+      // None passes another of its kind; those that wait with it are many where all are large.
+      if (is_wide && wide_waits && ++n_wide < kWideMax) continue;
+      const auto choice = is_wide ? pick_wide(i, rows, out) : pick(i, rows, out);
       if (!choice) {
         ++n;
         continue;
@@ -160,18 +183,50 @@ class FlowPolicy final : public Scheduler {
       GroupWork& work = work_[choice->group];
       const bool holds_back = !options_.streaming_mode && !work.has_room;
       if (holds_back || work.is_closed) {
-        // It waits for that group, and nobody behind it takes its place there.
         ++n;
-        work.n_prompt_tokens += rows[i]->n_prompt;
-        work.n_ahead += 1.0;
-        if (!std::exchange(work.is_closed, true)) --n_open;
+        wide_waits |= is_wide;
+        hold_back(i, is_wide, choice->group, rows, out);
         continue;
       }
       const std::uint16_t reason = work.has_room ? choice->reason : std::uint16_t{kStreaming};
       if (!out.assign(i, fleet_.groups()[choice->group].first_device, reason)) continue;
       assigned_.push_back({choice->group, i, turn, key});
-      note_assigned(rows[i], work, found_[choice->group]);
-      work.has_room = has_room(choice->group, rows, out);
+      if (is_wide) wide_.admit(wide_scene(rows, out), i, choice->group, taken_);
+      note_assigned(rows[i], is_wide, work, found_[choice->group]);
+    }
+  }
+  [[nodiscard]] bool has_open() const {
+    return std::any_of(
+        work_.begin(), work_.end(), [](const GroupWork& work) { return !work.is_closed; });
+  }
+
+  // The row waits for that group, and nobody behind it takes its place there. One that no group
+  // holds alone waits for as many as would, unless it is for others of its kind that it waits.
+  void hold_back(
+      std::uint32_t i, bool is_wide, std::size_t group, const Snapshot& rows, Plan& out) {
+    GroupWork& work = work_[group];
+    if (!is_wide) {
+      work.n_prompt_tokens += rows[i]->n_prompt;
+      work.n_ahead += 1.0;
+      work.is_closed = true;
+      return;
+    }
+    if (!wide_.comes_by_waiting(wide_scene(rows, out), i, group)) return;
+    std::int64_t n_left = n_blocks(rows[i].n_tokens_max(), rows);
+    const auto close = [&](std::size_t g) {
+      work_[g].is_closed = true;
+      n_left -= out.groups()[g].n_blocks_total;
+    };
+    close(group);
+    while (n_left > 0) {
+      std::size_t next = work_.size();
+      for (std::size_t g = 0; g < work_.size(); ++g) {
+        if (work_[g].is_closed || !WideRows::takes_parts(out, group, g)) continue;
+        const auto n_free = [&](std::size_t k) { return out.groups()[k].n_blocks_free; };
+        if (next == work_.size() || n_free(g) > n_free(next)) next = g;
+      }
+      if (next == work_.size()) return;
+      close(next);
     }
   }
 
@@ -205,15 +260,52 @@ class FlowPolicy final : public Scheduler {
     const std::uint32_t n_output = row->n_generated_max - row->n_generated;
     // What Plan::take() asks for.
     n_blocks_wanted_ = n_blocks(row->n_prompt + std::min(n_output, rows->kv_block_tokens), rows);
-    found_.assign(work_.size(), 0);
+    find_prefixes(i, rows, out);
     for (std::size_t g = 0; g < work_.size(); ++g) {
-      const GroupBooks& books = out.groups()[g];
-      work_[g].is_open = out.can_assign(i, books);
-      if (const luna_prefix_row* prefix = rows.prefix(i, books.device); prefix != nullptr)
-        found_[g] = prefix->n_tokens;
+      work_[g].is_open = out.can_assign(i, out.groups()[g]);
       work_[g].has_room = has_room(g, rows, out);
     }
     return picker_.pick({row->n_prompt, n_output}, work_, found_);
+  }
+  void find_prefixes(std::uint32_t i, const Snapshot& rows, const Plan& out) {
+    found_.assign(work_.size(), 0);
+    for (std::size_t g = 0; g < work_.size(); ++g)
+      if (const luna_prefix_row* prefix = rows.prefix(i, out.groups()[g].device); prefix != nullptr)
+        found_[g] = prefix->n_tokens;
+  }
+
+  // Whether no group that takes it holds it alone, and core would let it lie in several.
+  [[nodiscard]] bool is_larger_than_groups(Row row, const Snapshot& rows, const Plan& out) const {
+    if (!slices(rows)) return false;
+    const std::int64_t n = n_blocks(row.n_tokens_max(), rows);
+    return std::none_of(out.groups().begin(), out.groups().end(), [n](const GroupBooks& group) {
+      return !group.is_leaving && group.n_blocks_total >= n;
+    });
+  }
+  // As pick(): the group whose devices compute it.
+  std::optional<GroupPicker::Choice> pick_wide(std::uint32_t i, const Snapshot& rows, Plan& out) {
+    const Row row = rows[i];
+    const WideRows::Scene scene = wide_scene(rows, out);
+    taken_ = n_blocks_taken_;
+    for (std::size_t g = 0; g < work_.size(); ++g)
+      if (work_[g].is_closed) taken_[g] = std::max(out.groups()[g].n_blocks_free, taken_[g]);
+    wide_.open(scene, taken_);
+    find_prefixes(i, rows, out);
+    bool any = false;
+    for (std::size_t g = 0; g < work_.size(); ++g) {
+      work_[g].is_open = out.can_spread(i, out.groups()[g]);
+      work_[g].has_room =
+          work_[g].is_open && n_begun_[g] < rows->n_seqs_max && wide_.has_room(scene, i, g);
+      any |= work_[g].has_room;
+    }
+    // What it needs is all of theirs, so it does not wait for one while another could begin.
+    if (any)
+      for (GroupWork& work : work_)
+        work.is_open = work.has_room;
+    auto choice =
+        picker_.pick({row->n_prompt, row->n_generated_max - row->n_generated}, work_, found_);
+    if (choice) choice->reason = kSpread;
+    return choice;
   }
 
   // Whether a group could begin with the request looked at, beside those that were given to it.
@@ -223,11 +315,11 @@ class FlowPolicy final : public Scheduler {
     return n_begun_[g] < rows->n_seqs_max && n_blocks_wanted_ <= n_left;
   }
 
-  void note_assigned(Row row, GroupWork& work, std::uint32_t n_found) {
+  void note_assigned(Row row, bool is_wide, GroupWork& work, std::uint32_t n_found) {
     const std::size_t g = static_cast<std::size_t>(&work - work_.data());
     work.n_prompt_tokens += row->n_prompt - std::min(n_found, row->n_prompt);
     ++n_begun_[g];
-    n_blocks_taken_[g] += n_blocks_wanted_;
+    if (!is_wide) n_blocks_taken_[g] += n_blocks_wanted_;  // the other has a promise
   }
 
   static std::int64_t n_blocks(std::uint32_t n_tokens, const Snapshot& rows) {
@@ -248,9 +340,7 @@ class FlowPolicy final : public Scheduler {
     const GroupState& group = fleet_.groups()[g];
     GroupMemory& memory = fleet_.memory_of(group);
     if (!group.can_start()) return;
-    held_.clear();
-    for (const HeldRow& held : memory.home.held)
-      held_.push_back(book_.index_of(held.id));
+    fill_held(memory.home, rows);
     fill_queue(g, memory.home, rows, out);
     if (held_.empty() && queue_.empty()) return;
     const scheduling::GroupRows view{.rows = rows,
@@ -265,6 +355,20 @@ class FlowPolicy final : public Scheduler {
     limit_.note_let_in(rows, queue_, out);
   }
 
+  // Wide rows first: others do not give way to them, nor they to others. One that waits for a copy
+  // is not there.
+  void fill_held(const Home& home, const Snapshot& rows) {
+    held_.clear();
+    if (wide_.has_any()) {
+      for (const HeldRow& held : home.wide)
+        if (const std::uint32_t i = book_.index_of(held.id);
+            !rows[i].is_waiting() && !wide_.is_blocked(i))
+          held_.push_back(i);
+    }
+    for (const HeldRow& held : home.held)
+      if (const std::uint32_t i = book_.index_of(held.id); !wide_.is_wide(i)) held_.push_back(i);
+  }
+
   // As much of the group's queue as one step could use, those assigned by this plan in their
   // places.
   void fill_queue(std::size_t g, const Home& home, const Snapshot& rows, const Plan& out) {
@@ -273,7 +377,7 @@ class FlowPolicy final : public Scheduler {
         std::uint64_t{rows->n_rows_max} * kStepsAhead * fleet_.groups()[g].n_steps_max;
     std::uint64_t n_tokens = 0;
     const auto add = [&](std::uint32_t i) {
-      if (out.is_planned(i)) return;
+      if (out.is_planned(i) || wide_.is_blocked(i)) return;
       queue_.push_back(i);
       n_tokens += rows[i].n_wanted();
     };
@@ -300,71 +404,11 @@ class FlowPolicy final : public Scheduler {
         from, assigned_.end(), [g](const Assigned& assigned) { return assigned.group == g; });
   }
 
-  // ---- the queue's limit
-
-  // Who waits longest: of some tenants in each plan the first and the last.
-  void limit_queues(const Snapshot& rows, Plan& out) {
-    const std::uint64_t n_waiting = book_.n_waiting();
-    if (limit_.is_on() && n_waiting > 0) {
-      const auto accounts = book_.accounts();
-      for (std::size_t n = 0; n < std::min<std::size_t>(accounts.size(), kLimitedMax); ++n)
-        limit_account(accounts[next_limited_++ % accounts.size()], rows, out);
-    }
-    limit_.end(n_waiting > 0);
-  }
-
-  void limit_account(std::uint32_t account, const Snapshot& rows, Plan& out) {
-    for (const GroupState& group : fleet_.groups())
-      limit_home(account, fleet_.memory_of(group).home, rows, out);
-    limit_home(account, fleet_.nowhere(), rows, out);
-  }
-
-  void limit_home(std::uint32_t account, const Home& home, const Snapshot& rows, Plan& out) {
-    if (home.n_waiting == 0) return;
-    const TurnQueue& queue = home.queue;
-    const QueueKey first{account, 0, INT64_MIN, 0};
-    const QueueKey behind{account + 1, 0, INT64_MIN, 0};
-    double n_before = n_tokens_before(account);
-    auto place = queue.lower_bound(behind);
-    for (std::uint32_t n = 0; n < kLimitedMax && place != queue.begin(); ++n) {
-      --place;
-      if (*place < first) break;
-      const std::uint32_t i = book_.index_of(place->id);
-      n_before = std::max(n_before - rows[i].n_wanted(), 0.0);
-      if (!refuse(i, n_before, rows, out)) break;
-    }
-    place = queue.lower_bound(first);
-    for (std::uint32_t n = 0; n < kLimitedMax && place != queue.end() && *place < behind; ++n) {
-      if (!refuse(book_.index_of(place->id), 0.0, rows, out)) break;
-      ++place;
-    }
-  }
-
-  bool refuse(std::uint32_t i, double n_before, const Snapshot& rows, Plan& out) const {
-    const Row row = rows[i];
-    if (!row.is_waiting() || out.is_planned(i) || out.is_assigned(i)) return false;
-    const StepCost& cost = fleet_.cost_of(row->device);
-    const double least_ns = n_before * cost.row_ns / rows.n_steps_in_flight_max();
-    return limit_.refuse(i, row, limit_.wait_ns(n_before, least_ns), out);
-  }
-
-  // Tokens of prompts that are served before the last of an account is: its own, and of the others
-  // as many as bring them level.
-  [[nodiscard]] double n_tokens_before(std::uint32_t account) const {
-    const double own = static_cast<double>(book_.n_tokens_of(account));
-    const double level = static_cast<double>(accounts_.served(account)) + own;
-    double n = own;
-    for (const std::uint32_t other : book_.accounts()) {
-      if (other == account) continue;
-      const double until_level = level - static_cast<double>(accounts_.served(other));
-      n += std::clamp(until_level, 0.0, static_cast<double>(book_.n_tokens_of(other)));
-    }
-    return n;
-  }
-
   // Rows of a queue that a step looks at, at least and at most: more hardly change what it does.
   static constexpr std::size_t kQueueMin = 256;
   static constexpr std::size_t kQueueMax = 1024;
+  // Requests larger than a group that are passed over in one plan behind the first of them.
+  static constexpr std::uint32_t kWideMax = 1024;
   // StepShare cuts what waits into so many parts a step in flight.
   static constexpr std::uint32_t kStepsAhead = 4;
 
@@ -372,23 +416,25 @@ class FlowPolicy final : public Scheduler {
   const scheduling::Seniority seniority_;
   const GroupJudge judge_;
   Balance balance_;
+  RowSlices slices_;
   Slicing slicing_;
+  WideRows wide_;
   GroupPicker picker_;
   NodePool nodes_;
   Fleet fleet_;
   RowBook book_;
   scheduling::TenantAccounts accounts_;
   scheduling::GroupStep step_;
-  scheduling::QueueLimit limit_;
+  QueueEnds limit_;
   TurnWalk walk_;
   std::uint64_t next_decision_ns_ = 0;
-  std::size_t next_limited_ = 0;
   std::uint32_t n_rows_max_ = 0;
   // Of the plan being made:
   std::vector<Assigned> assigned_;
   std::vector<GroupWork> work_;               // by group
   std::vector<std::size_t> n_begun_;          // by group: rows that hold KV or wait there
   std::vector<std::int64_t> n_blocks_taken_;  // by group: of rows that wait there
+  std::vector<std::int64_t> taken_;           // by group: for the wide row that is looked at
   std::vector<std::uint32_t> found_;          // by group
   std::int64_t n_blocks_wanted_ = 0;          // by the row that is looked at
   std::vector<std::uint32_t> held_;

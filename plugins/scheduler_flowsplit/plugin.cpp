@@ -82,7 +82,7 @@ LUNA_SCHEDULER(
                 nullptr,
                 nullptr,
                 "requests go to a group at once, none is held back for room, and KV stays where it "
-                "is"),
+                "is; what no group holds alone is refused"),
     luna::param(LUNA_TYPE_FLOAT,
                 "idle",
                 "0.50",

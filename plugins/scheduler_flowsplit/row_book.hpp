@@ -91,6 +91,7 @@ class RowBook {
     std::uint32_t account = 0;
     bool is_queued = false;
     bool is_pressing = false;
+    bool is_wide = false;
     std::uint64_t watch_at_ns = UINT64_MAX;  // its deadline, if it has one
   };
 
@@ -210,11 +211,13 @@ class RowBook {
     known.is_queued = !row.is_decoding() && row.is_plannable();
     known.order = known.is_pressing ? static_cast<std::int64_t>(row->deadline_ns) : known.rank;
     Home& home = fleet_->home_of(known.device);
+    known.is_wide = is_wide(row, home);
+    if (known.is_wide) add(HeldRow{known.rank, row->id}, home.wide);
     home.n_prompt_tokens += known.n_left;
     if (known.is_queued) home.queue.insert(key_of(row->id, known));
     if (row.is_waiting()) {
       ++home.n_waiting;
-      home.n_waiting_tokens += known.n_prompt;
+      home.n_waiting_tokens += known.is_wide ? 0 : known.n_prompt;
       ++n_waiting_;
       accounts_[known.account].n_tokens += known.n_left;
       return;
@@ -222,17 +225,17 @@ class RowBook {
     if (row.is_decoding()) ++home.n_decoding;
     home.n_kv_tokens += known.n_computed;
     home.n_output_tokens += known.n_output;
-    const HeldRow held{known.rank, row->id};
-    home.held.insert(std::upper_bound(home.held.begin(), home.held.end(), held), held);
+    add(HeldRow{known.rank, row->id}, home.held);
   }
 
   void leave(std::uint64_t id, const Known& known) {
     Home& home = fleet_->home_of(known.device);
+    if (known.is_wide) remove(HeldRow{known.rank, id}, home.wide);
     home.n_prompt_tokens -= known.n_left;
     if (known.is_queued) home.queue.erase(key_of(id, known));
     if (known.state == LUNA_REQ_WAITING) {
       --home.n_waiting;
-      home.n_waiting_tokens -= known.n_prompt;
+      home.n_waiting_tokens -= known.is_wide ? 0 : known.n_prompt;
       --n_waiting_;
       accounts_[known.account].n_tokens -= known.n_left;
       return;
@@ -240,8 +243,20 @@ class RowBook {
     if (known.state == LUNA_REQ_DECODE) --home.n_decoding;
     home.n_kv_tokens -= known.n_computed;
     home.n_output_tokens -= known.n_output;
-    const HeldRow held{known.rank, id};
-    home.held.erase(std::lower_bound(home.held.begin(), home.held.end(), held));
+    remove(HeldRow{known.rank, id}, home.held);
+  }
+
+  // It does not change while the row stays in its home.
+  [[nodiscard]] bool is_wide(Row row, const Home& home) const {
+    const std::uint32_t block_tokens = (*rows_)->kv_block_tokens;
+    return home.n_blocks_total != 0 &&
+           row.n_tokens_max() > std::uint64_t{home.n_blocks_total} * block_tokens;
+  }
+  static void add(const HeldRow& row, std::vector<HeldRow>& rows) {
+    rows.insert(std::upper_bound(rows.begin(), rows.end(), row), row);
+  }
+  static void remove(const HeldRow& row, std::vector<HeldRow>& rows) {
+    rows.erase(std::lower_bound(rows.begin(), rows.end(), row));
   }
 
   static QueueKey key_of(std::uint64_t id, const Known& known) {

@@ -33,6 +33,7 @@ class Scene {
       device.step_ns_per_row = 2e5F;
       device.step_ns_per_kv_token = 100.0F;
       device.attention = 7;
+      device.slice_set = 1;
       devices.push_back(device);
     }
     for (std::uint64_t id = 1; id <= 2; ++id) {
@@ -42,7 +43,7 @@ class Scene {
       row.n_prompt = 2500;
       row.n_computed = 2600;
       row.n_generated = 100;
-      row.n_generated_max = 4000;
+      row.n_generated_max = 2000;
       row.n_kv_blocks = row.n_kv_blocks_freed = 82;
       row.moving_to = LUNA_NO_DEVICE;
       row.slice_end_token = 9 * 256;
@@ -56,7 +57,7 @@ class Scene {
 
   /// The actions of a plan at a decision, but RUN.
   std::vector<luna_action> decide() {
-    now_ns += 1'000'000'000;
+    now_ns += interval_ns;
     luna_snapshot s{};
     s.struct_size = sizeof(s);
     s.req_stride = sizeof(luna_req_row);
@@ -92,6 +93,7 @@ class Scene {
   std::vector<luna_device_row> devices;
   std::vector<luna_slice_row> slices;
   std::uint64_t now_ns = 1'000'000'000;
+  std::uint64_t interval_ns = 1'000'000'000;
   std::uint32_t verbs = UINT32_MAX;
   FlowOptions options{.target_itl_ms = 100, .ageing_ms = 1000};
   SchedulerInstance<FlowPolicy> policy{std::make_unique<FlowPolicy>(options)};
@@ -146,6 +148,24 @@ TEST(Slicing, AHostThatSlicesNothingIsAskedForNothing) {
   Scene scene;
   scene.verbs = 1U << LUNA_VERB_RUN;
   EXPECT_TRUE(scene.decide().empty());
+}
+
+TEST(Slicing, AGroupWhoseDecodingRowsFindNoBlockGivesSomeAtOnce) {
+  Scene scene;
+  scene.decide();  // nothing is due for a while
+  scene.interval_ns = 1'000'000;
+  scene.devices[0].n_kv_blocks_free = 1;
+  const auto actions = scene.decide();
+  ASSERT_FALSE(actions.empty());
+  EXPECT_EQ(actions[0].verb, LUNA_VERB_SLICE);
+  EXPECT_EQ(actions[0].reason, kSliceMemory);
+}
+
+TEST(Slicing, AGroupThatIsNotLinkedTakesNoPart) {
+  Scene scene;
+  scene.devices[2].slice_set = 0;
+  for (const luna_action& action : scene.decide())
+    EXPECT_EQ(action.device, 1U);
 }
 
 TEST(Slicing, OtherArithmeticTakesNoPart) {
