@@ -92,7 +92,7 @@ Result<DeploymentPlan> read_plan(const ProgramOptions& given) {
     return Error{Code::invalid_argument,
                  given.text("--config") + ": the device must say how many threads it has"};
   if (!given.text("--model").empty()) plan.base.models.front().path = given.text("--model");
-  if (!given.text("--policy").empty()) plan.base.scheduler.policy = given.text("--policy");
+  plan.luna_policy = given.text("--policy");
   if (!given.text("--layers").empty()) {
     LUNA_TRY(const auto layers, numbers("--layers", given.text("--layers"), 1, 1000));
     plan.luna_layers.emplace(layers.begin(), layers.end());
@@ -120,7 +120,7 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
                             {"--seconds", ""},
                             {"--seed", "1"},
                             {"--weights", "shared"},
-                            {"--policy", ""},
+                            {"--policy", "flowsplit"},
                             {"--layers", ""},
                             {"--config", LUNA_SOURCE_DIR "/bench/sol-against-luna/deployment.toml"},
                             {"--model", ""},

@@ -39,10 +39,22 @@ config::Settings settings_of(const DeploymentPlan& plan, std::uint32_t first, st
   return settings;
 }
 
-Result<std::unique_ptr<app::App>> start_app(const DeploymentPlan& plan,
+}  // namespace
+
+config::Settings luna_settings(const DeploymentPlan& plan) {
+  config::Settings settings = settings_of(plan, 0, plan.n_devices);
+  settings.scheduler.policy = plan.luna_policy;
+  return settings;
+}
+
+namespace {
+
+Result<std::unique_ptr<app::App>> start_app(Side side,
+                                            const DeploymentPlan& plan,
                                             std::uint32_t first,
                                             std::uint32_t n) {
-  config::Settings settings = settings_of(plan, first, n);
+  config::Settings settings =
+      side == Side::luna ? luna_settings(plan) : settings_of(plan, first, n);
   app::App::Options options;
   options.plugin_folders = {plan.plugin_folder};
   options.version = "bench";
@@ -60,7 +72,7 @@ Result<std::unique_ptr<Deployment>> Deployment::start(Side side, const Deploymen
   made->kv_block_tokens_ = plan.base.models.front().kv_block_tokens;
   const std::uint32_t n_per_copy = side == Side::sol ? 1 : plan.n_devices;
   for (std::uint32_t first = 0; first < plan.n_devices; first += n_per_copy) {
-    auto app = start_app(plan, first, n_per_copy);
+    auto app = start_app(side, plan, first, n_per_copy);
     if (!app) return app.error().in(side_name(side));
     made->apps_.push_back(std::move(*app));
   }

@@ -29,7 +29,8 @@ struct DeploymentPlan {
   config::Settings base;  ///< deployment.toml: one device, one model
   std::filesystem::path plugin_folder;
   std::uint32_t n_devices = 2;
-  std::uint64_t device_bytes = 0;  ///< the budget of each device
+  std::uint64_t device_bytes = 0;         ///< the budget of each device
+  std::string luna_policy = "flowsplit";  ///< Sol's is the base's
   /// Layers of each of Luna's devices; none: the loader places them.
   std::optional<std::vector<std::uint32_t>> luna_layers;
   bool shares_weights = true;                  ///< Sol's copies map the same packed pages
@@ -81,6 +82,9 @@ class Deployment {
   std::uint32_t kv_block_tokens_ = 0;
   std::vector<std::unique_ptr<app::App>> apps_;
 };
+
+/// All devices and one model over them, as Luna's side starts it.
+config::Settings luna_settings(const DeploymentPlan& plan);
 
 /// What a copy takes of a device, whatever its budget.
 Result<model::ShardMemory> measure_copy(const DeploymentPlan& plan);

@@ -71,7 +71,7 @@ std::string LoadPoint::key() const {
                 std::string(place_.load->name).c_str(),
                 plan_.n_devices,
                 place_.weight_share,
-                plan_.base.scheduler.policy.c_str(),
+                plan_.luna_policy.c_str(),
                 plan_.shares_weights ? "shared" : "private",
                 static_cast<unsigned long long>(parts_.options.seed));
   return text.data();
@@ -122,6 +122,12 @@ PointResult LoadPoint::describe(double limit_factor) const {
   point.n_cores = n_cores();
   point.n_parallel = std::min<std::size_t>(plan_.n_devices, n_cores());
   return point;
+}
+
+/// Both sides sleep meanwhile.
+Result<Prediction> LoadPoint::predict_at(double limit_factor) {
+  LUNA_TRY(parts_.time.begin(30));
+  return predict(plan_, *place_.load, n_sessions_, limit_factor);
 }
 
 Result<void> LoadPoint::measure_alone() {
@@ -321,6 +327,7 @@ Result<std::vector<PointResult>> LoadPoint::measure() {
     if (!luna_fits) point.luna_refusal = luna_fits.error().message();
     // Without a request alone there is no limit, and nothing to compare with.
     if (sol_fits && luna_fits) {
+      LUNA_TRY(point.predicted, predict_at(factor));
       const double limit_ms = point.p95_limit_ms();
       const double one_each_per_s = plan_.n_devices * 1e3 / alone_ms_;
       const int low = RateGrid::nearest(one_each_per_s / kStartBelow);

@@ -69,6 +69,7 @@ class LoadPoint {
   Result<void> deploy();
   void size_load();
   [[nodiscard]] PointResult describe(double limit_factor) const;
+  Result<Prediction> predict_at(double limit_factor);
   Result<void> measure_alone();
   Result<RunFigures> measure(const RunKind& kind);
   Result<RunFigures> measure_slice(const RunKind& kind,

@@ -29,6 +29,10 @@ std::size_t n_requests(const RunFigures& round) {
   return round.e2e_ms.size() + round.n_failed;
 }
 
+json::value number(std::optional<double> value) {
+  return value ? number(*value) : json::value();
+}
+
 json::array memory_array(const std::vector<model::ShardMemory>& shards) {
   json::array devices;
   for (const model::ShardMemory& memory : shards)
@@ -98,6 +102,20 @@ std::optional<double> PointResult::ratio() const {
   return luna->rate_per_s / sol->rate_per_s;
 }
 
+std::optional<double> PointResult::predicted_ratio() const {
+  if (predicted.sol_rps <= 0 || predicted.luna_rps <= 0) return std::nullopt;
+  return predicted.luna_rps / predicted.sol_rps;
+}
+
+std::optional<double> PointResult::auto_ratio() const {
+  const double sol_rps = sol ? sol->rate_per_s : 0.0;
+  const double luna_rps = luna ? luna->rate_per_s : 0.0;
+  const double best = std::max(sol_rps, luna_rps);
+  const bool is_either = predicted.choice == "replicas" || predicted.choice == "pipeline";
+  if (best <= 0 || !is_either) return std::nullopt;
+  return (predicted.choice == "replicas" ? sol_rps : luna_rps) / best;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
@@ -113,7 +131,12 @@ json::object to_json(const PointResult& point) {
                       {"alone_ms", point.alone_ms},
                       {"sol_rps", point.sol ? point.sol->rate_per_s : 0.0},
                       {"luna_rps", point.luna ? point.luna->rate_per_s : 0.0},
-                      {"ratio", point.ratio() ? json::value(*point.ratio()) : json::value()},
+                      {"ratio", number(point.ratio())},
+                      {"predicted_sol_rps", point.predicted.sol_rps},
+                      {"predicted_luna_rps", point.predicted.luna_rps},
+                      {"predicted_ratio", number(point.predicted_ratio())},
+                      {"auto_layout", point.predicted.choice},
+                      {"auto_ratio", number(point.auto_ratio())},
                       {"of_search", point.is_of_search},
                       {"device_bytes", point.device_bytes},
                       {"sol_memory", memory_array(point.sol_memory)},
@@ -140,6 +163,8 @@ std::string to_text(const PointResult& point) {
   if (point.shortened_ratio > 0)
     out << ", " << std::lround(100 * point.shortened_ratio) << " % of the requests shortened";
   if (point.ratio()) out << ": " << *point.ratio() << " x";
+  if (point.predicted_ratio()) out << ", predicted " << *point.predicted_ratio() << " x";
+  if (!point.predicted.choice.empty()) out << ", auto takes " << point.predicted.choice;
   out << (point.is_of_search ? " (search only)\n" : "\n");
   if (point.sol) side_text(out, "Sol ", *point.sol, point);
   if (point.luna) side_text(out, "Luna", *point.luna, point);

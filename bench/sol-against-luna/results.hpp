@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/model/memory_plan.hpp"
+#include "prediction.hpp"
 #include "router.hpp"
 #include "run_figures.hpp"
 
@@ -39,11 +40,16 @@ struct PointResult {
   std::uint64_t luna_kv_tokens = 0;
   std::uint32_t n_sessions = 0;  ///< 0: the load has none
   double shortened_ratio = 0;    ///< of the requests, to what Sol's copies can hold
-  std::size_t n_parallel = 0;    ///< min(devices, cores)
+  Prediction predicted;
+  std::size_t n_parallel = 0;  ///< min(devices, cores)
   std::size_t n_cores = 0;
 
   [[nodiscard]] double p95_limit_ms() const { return limit_factor * alone_ms; }
   [[nodiscard]] std::optional<double> ratio() const;
+  /// The same of the cost model.
+  [[nodiscard]] std::optional<double> predicted_ratio() const;
+  /// The rate of the layout that "auto" takes over the better of the two; none: it takes neither.
+  [[nodiscard]] std::optional<double> auto_ratio() const;
 };
 
 /// The middle one; of an even number the mean of the two.

@@ -116,7 +116,11 @@ class LoadRun {
   void take_arrival() {
     const double who = uniform01(options_.seed, kArrivals, n_arrivals_++).second;
     last_arrival_ns_ = now_ns_;
-    if (n_open_ < load_.users) submit(idle_user(who));
+    if (!load_.users_wait) {
+      submit(std::min(load_.users - 1, static_cast<std::uint32_t>(who * load_.users)));
+    } else if (n_open_ < load_.users) {
+      submit(idle_user(who));
+    }
     arrive_next();
   }
   [[nodiscard]] std::uint32_t idle_user(double uniform) const {

@@ -43,8 +43,10 @@ struct ExpectedLoad {
   std::uint32_t prompt = 128;  ///< new in a request
   std::uint32_t reused = 512;  ///< before it: the history of its session; 0: requests share nothing
   std::uint32_t output = 128;
-  /// Sessions, each of which waits for one answer at a time. The next request is any one's.
+  /// Sessions. The next request is any one's.
   std::uint32_t users = 32;
+  /// Each waits for one answer at a time; false: requests come at their rate whatever is open.
+  bool users_wait = true;
 };
 
 /// A step, or the steps in flight of a round, as its cost sees it.

@@ -54,6 +54,18 @@ TEST(RowTimes, GoesThroughItsPointsAndOnBeyond) {
   EXPECT_EQ(times.at(7), 80.0);
 }
 
+TEST(LoadForecast, WhoDoesNotWaitSendsMoreThanThereAreUsers) {
+  LayoutProblem problem = two_devices(0.4);
+  problem.load = {.prompt = 64, .reused = 256, .output = 64, .users = 2};
+  const double rate_per_s = 4.0 * 1e9 / time_alone_ns(problem);
+  const LayoutForecast waiting = forecast_layout_at(problem, Layout::pipeline, rate_per_s);
+  problem.load.users_wait = false;
+  const LayoutForecast open = forecast_layout_at(problem, Layout::pipeline, rate_per_s);
+  EXPECT_LT(waiting.best.batch_mean, 2.01);
+  EXPECT_GT(open.best.batch_mean, 3.0);
+  EXPECT_GT(open.best.requests_per_s, 1.2 * waiting.best.requests_per_s);
+}
+
 TEST(LoadForecast, ALightLoadTakesWhatARequestAloneTakes) {
   LayoutProblem problem = two_devices(0.4);
   problem.load = {.prompt = 64, .reused = 0, .output = 64, .users = 1'000};
