@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace luna::sol_against_luna {
@@ -147,6 +149,11 @@ class Campaign {
 }  // namespace
 
 Result<bool> run_campaign(const CampaignOptions& options) {
+  if (!options.plot_folder.empty()) {
+    std::error_code failed;
+    std::filesystem::create_directories(options.plot_folder, failed);
+    if (failed) return Error{Code::io, options.plot_folder.string() + ": " + failed.message()};
+  }
   LUNA_TRY(Journal journal, Journal::open(options.journal_file));
   Campaign campaign(options, std::move(journal));
   const Result<void> done = campaign.run();
