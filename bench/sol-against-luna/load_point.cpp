@@ -20,8 +20,8 @@ constexpr std::size_t kAloneRequests = 5;
 // Until a queue has the length that it keeps, in requests that run alone.
 constexpr double kWarmUpRequestTimes = 4;
 constexpr std::size_t kSliceRequestsMin = 25;
-// A search begins at a part of the rate at which each of Sol's devices always has one request: what
-// is beyond a side shows soon, what is within takes as long as it takes.
+// What is beyond a side shows soon, what is within takes as long as it takes: a search without a
+// prediction begins low.
 constexpr double kStartBelow = 3;
 // A rate below this is none: a run of it would take hours.
 constexpr double kRateMin = 0.02;
@@ -124,10 +124,22 @@ PointResult LoadPoint::describe(double limit_factor) const {
   return point;
 }
 
-/// Both sides sleep meanwhile.
+/// Made once, so that a search that goes on goes the same way. Both sides sleep meanwhile.
 Result<Prediction> LoadPoint::predict_at(double limit_factor) {
+  const std::string name = key() + ", predicted at " + std::to_string(limit_factor) + ", ";
+  Journal& journal = parts_.journal;
+  if (const auto sol = journal.find_number(name + "sol")) {
+    const double layout = journal.find_number(name + "auto").value_or(0);
+    return Prediction{*sol,
+                      journal.find_number(name + "luna").value_or(0),
+                      static_cast<model::Layout>(static_cast<int>(layout))};
+  }
   LUNA_TRY(parts_.time.begin(30));
-  return predict(plan_, *place_.load, n_sessions_, limit_factor);
+  LUNA_TRY(const Prediction made, predict(plan_, *place_.load, n_sessions_, limit_factor));
+  LUNA_TRY(journal.add_number(name + "luna", made.luna_rps));
+  LUNA_TRY(journal.add_number(name + "auto", static_cast<double>(*made.choice)));
+  LUNA_TRY(journal.add_number(name + "sol", made.sol_rps));
+  return made;
 }
 
 Result<void> LoadPoint::measure_alone() {
@@ -230,6 +242,13 @@ Result<std::optional<int>> LoadPoint::search_routing(Side which,
   });
 }
 
+/// Where a search begins: at the predicted rate; without one at a part of the rate at which each of
+/// Sol's devices always has one request.
+int LoadPoint::first_step(double predicted_rps) const {
+  const double one_each_per_s = plan_.n_devices * 1e3 / alone_ms_;
+  return RateGrid::nearest(predicted_rps > 0 ? predicted_rps : one_each_per_s / kStartBelow);
+}
+
 /// The best routing of the side and its highest rate.
 Result<std::optional<SideResult>> LoadPoint::search(Side which, double limit_ms, int start) {
   const auto routings = which == Side::sol ? place_.load->routings()
@@ -329,10 +348,8 @@ Result<std::vector<PointResult>> LoadPoint::measure() {
     if (sol_fits && luna_fits) {
       LUNA_TRY(point.predicted, predict_at(factor));
       const double limit_ms = point.p95_limit_ms();
-      const double one_each_per_s = plan_.n_devices * 1e3 / alone_ms_;
-      const int low = RateGrid::nearest(one_each_per_s / kStartBelow);
-      LUNA_TRY(point.luna, search(Side::luna, limit_ms, low));
-      LUNA_TRY(point.sol, search(Side::sol, limit_ms, low));
+      LUNA_TRY(point.luna, search(Side::luna, limit_ms, first_step(point.predicted.luna_rps)));
+      LUNA_TRY(point.sol, search(Side::sol, limit_ms, first_step(point.predicted.sol_rps)));
       point.is_of_search =
           parts_.options.n_rounds == 0 || factor != parts_.options.limit_factors.front();
       if (!point.is_of_search) {

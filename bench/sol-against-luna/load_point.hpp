@@ -77,6 +77,7 @@ class LoadPoint {
                                    std::size_t n_requests,
                                    std::size_t n_late_allowed);
   [[nodiscard]] std::size_t n_warm_up(double rate_per_s) const;
+  [[nodiscard]] int first_step(double predicted_rps) const;
   Result<std::optional<SideResult>> search(Side which, double limit_ms, int start);
   Result<std::optional<int>> search_routing(Side which,
                                             Routing routing,

@@ -1,7 +1,6 @@
 #include "prediction.hpp"
 
 #include "core/app/layout_choice.hpp"
-#include "core/model/layout_cost.hpp"
 
 namespace luna::sol_against_luna {
 namespace {
@@ -31,7 +30,7 @@ Result<Prediction> predict(const DeploymentPlan& plan,
   made.luna_rps =
       model::forecast_layout(problem, model::Layout::pipeline, limit_ns).best.requests_per_s;
   LUNA_TRY(const model::LayoutChoice choice, model::choose_layout(problem));
-  made.choice = model::layout_name(choice.layout);
+  made.choice = choice.layout;
   return made;
 }
 

@@ -1,21 +1,22 @@
 // What the cost model says of a point before anything is measured there.
 #pragma once
 
+#include "core/model/layout_cost.hpp"
 #include "deployment.hpp"
 #include "loads.hpp"
 
 #include <luna/result.hpp>
 
 #include <cstdint>
-#include <string>
+#include <optional>
 
 namespace luna::sol_against_luna {
 
 /// By the cost model that `layout = "auto"` decides with, under the point's load and limit.
 struct Prediction {
   double sol_rps = 0;  ///< highest rate of whole copies; 0: they cannot be, or are beyond the limit
-  double luna_rps = 0;  ///< of the pipeline
-  std::string choice;   ///< the layout that "auto" takes
+  double luna_rps = 0;                  ///< of the pipeline
+  std::optional<model::Layout> choice;  ///< what "auto" takes; none: nothing was predicted
 };
 
 /// Times the devices where their speed is not known yet: nothing else runs meanwhile.

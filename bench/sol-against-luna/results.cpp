@@ -111,9 +111,10 @@ std::optional<double> PointResult::auto_ratio() const {
   const double sol_rps = sol ? sol->rate_per_s : 0.0;
   const double luna_rps = luna ? luna->rate_per_s : 0.0;
   const double best = std::max(sol_rps, luna_rps);
-  const bool is_either = predicted.choice == "replicas" || predicted.choice == "pipeline";
-  if (best <= 0 || !is_either) return std::nullopt;
-  return (predicted.choice == "replicas" ? sol_rps : luna_rps) / best;
+  if (best <= 0) return std::nullopt;
+  if (predicted.choice == model::Layout::replicas) return sol_rps / best;
+  if (predicted.choice == model::Layout::pipeline) return luna_rps / best;
+  return std::nullopt;
 }
 
 double median(std::vector<double> values) {
@@ -123,28 +124,31 @@ double median(std::vector<double> values) {
 }
 
 json::object to_json(const PointResult& point) {
-  json::object row = {{"load", point.load},
-                      {"devices", point.n_devices},
-                      {"weight_share", point.weight_share},
-                      {"limit_factor", point.limit_factor},
-                      {"p95_limit_ms", point.p95_limit_ms()},
-                      {"alone_ms", point.alone_ms},
-                      {"sol_rps", point.sol ? point.sol->rate_per_s : 0.0},
-                      {"luna_rps", point.luna ? point.luna->rate_per_s : 0.0},
-                      {"ratio", number(point.ratio())},
-                      {"predicted_sol_rps", point.predicted.sol_rps},
-                      {"predicted_luna_rps", point.predicted.luna_rps},
-                      {"predicted_ratio", number(point.predicted_ratio())},
-                      {"auto_layout", point.predicted.choice},
-                      {"auto_ratio", number(point.auto_ratio())},
-                      {"of_search", point.is_of_search},
-                      {"device_bytes", point.device_bytes},
-                      {"sol_memory", memory_array(point.sol_memory)},
-                      {"luna_memory", memory_array(point.luna_memory)},
-                      {"sol_kv_tokens_a_copy", point.sol_kv_tokens},
-                      {"luna_kv_tokens", point.luna_kv_tokens},
-                      {"sessions", point.n_sessions},
-                      {"shortened_ratio", point.shortened_ratio}};
+  json::object row = {
+      {"load", point.load},
+      {"devices", point.n_devices},
+      {"weight_share", point.weight_share},
+      {"limit_factor", point.limit_factor},
+      {"p95_limit_ms", point.p95_limit_ms()},
+      {"alone_ms", point.alone_ms},
+      {"sol_rps", point.sol ? point.sol->rate_per_s : 0.0},
+      {"luna_rps", point.luna ? point.luna->rate_per_s : 0.0},
+      {"ratio", number(point.ratio())},
+      {"predicted_sol_rps", point.predicted.sol_rps},
+      {"predicted_luna_rps", point.predicted.luna_rps},
+      {"predicted_ratio", number(point.predicted_ratio())},
+      {"auto_layout",
+       point.predicted.choice ? json::value(model::layout_name(*point.predicted.choice))
+                              : json::value()},
+      {"auto_ratio", number(point.auto_ratio())},
+      {"of_search", point.is_of_search},
+      {"device_bytes", point.device_bytes},
+      {"sol_memory", memory_array(point.sol_memory)},
+      {"luna_memory", memory_array(point.luna_memory)},
+      {"sol_kv_tokens_a_copy", point.sol_kv_tokens},
+      {"luna_kv_tokens", point.luna_kv_tokens},
+      {"sessions", point.n_sessions},
+      {"shortened_ratio", point.shortened_ratio}};
   if (point.sol) row["sol"] = side_object(*point.sol, point);
   if (point.luna) row["luna"] = side_object(*point.luna, point);
   if (!point.sol_refusal.empty()) row["sol_refusal"] = point.sol_refusal;
@@ -164,7 +168,7 @@ std::string to_text(const PointResult& point) {
     out << ", " << std::lround(100 * point.shortened_ratio) << " % of the requests shortened";
   if (point.ratio()) out << ": " << *point.ratio() << " x";
   if (point.predicted_ratio()) out << ", predicted " << *point.predicted_ratio() << " x";
-  if (!point.predicted.choice.empty()) out << ", auto takes " << point.predicted.choice;
+  if (point.predicted.choice) out << ", auto takes " << model::layout_name(*point.predicted.choice);
   out << (point.is_of_search ? " (search only)\n" : "\n");
   if (point.sol) side_text(out, "Sol ", *point.sol, point);
   if (point.luna) side_text(out, "Luna", *point.luna, point);
