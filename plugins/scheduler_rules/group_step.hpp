@@ -46,9 +46,9 @@ class GroupStep {
         });
     const Decoded decoded = run_decoding(group, accounts, out);
     const bool delays_tokens = decoded.n_rows > 0 || decodes_elsewhere;
-    const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(group);
-    PrefillShare::Budget budget =
-        delays_tokens ? budget_of(decoded.ns, group) : lone_budget(n_prompt_tokens);
+    const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(group, delays_tokens);
+    PrefillShare::Budget budget = delays_tokens ? budget_of(decoded.ns, n_prompt_tokens, group)
+                                                : lone_budget(n_prompt_tokens);
     // A row let in now would be the next to be pre-empted.
     if (decoded.n_preempted == 0) budget.n_seats = n_seats(group);
     const auto part = StepShare::of_queue(group, n_prompt_tokens);
@@ -71,6 +71,9 @@ class GroupStep {
   static constexpr double kPrefillOverDecode = 0.25;
   // Of the target, prompts get so much as long as decoding rows leave it: see steady_ns().
   static constexpr double kSteadyShare = 0.6;
+
+  // Of a part of a prompt, so much longer may the last one be.
+  static constexpr double kPartSlack = 0.5;
 
   // With more tokens in a step, each takes hardly less time.
   static constexpr std::uint32_t kTokensEnough = 128;
@@ -184,10 +187,13 @@ class GroupStep {
   // What it may spend on them where somebody decodes, in this step or in one that passes the
   // devices behind it.
   //
-  // decode_ns  of the step without prompts
-  [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns, const GroupRows& group) const {
+  // decode_ns        of the step without prompts
+  // n_prompt_tokens  at most
+  [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns,
+                                               std::uint32_t n_prompt_tokens,
+                                               const GroupRows& group) const {
     const StepCost& cost = group.cost;
-    const double n_tokens = group.books.n_tokens_left;
+    const double n_tokens = std::min(group.books.n_tokens_left, n_prompt_tokens);
     if (!has_target(cost)) {
       // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
       const bool on_trial = options_.target_itl_ms > 0 && cost.has_any();
@@ -203,6 +209,7 @@ class GroupStep {
     budget.left = std::min(most, n_tokens * cost.row_ns);
     const double headroom = target_ns() / kHeadroom - target_ns();
     budget.slack = std::clamp(target_ns() + headroom - decode_ns - budget.left, 0.0, headroom);
+    if (group.n_steps_max > 1) budget.slack = std::min(budget.slack, kPartSlack * budget.left);
     return budget;
   }
 

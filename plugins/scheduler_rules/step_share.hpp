@@ -55,9 +55,12 @@ class StepShare {
   /// Whether a decoding row whose turn it is runs in this step.
   [[nodiscard]] bool takes(std::uint32_t row) const { return is_whole_ || is_taken_[row] != 0; }
 
-  /// Tokens of prompts that a step computes while nobody decodes. A prompt passes the devices in
-  /// parts, the next behind the last: they work at the same time for all but the time of a part.
-  static std::uint32_t n_prompt_tokens(const GroupRows& group) {
+  /// Tokens of prompts that a step computes. A prompt passes the devices in parts, the next behind
+  /// the last: they work at the same time for all but the time of a part.
+  ///
+  /// beside_decoding  steps have rows that decode too: these make use of the weights, so parts may
+  ///                  be small
+  static std::uint32_t n_prompt_tokens(const GroupRows& group, bool beside_decoding) {
     const Snapshot& rows = group.rows;
     const std::uint32_t n_steps = group.n_steps_max;
     if (n_steps == 1) return rows->n_rows_max;
@@ -65,8 +68,9 @@ class StepShare {
     for (const std::uint32_t i : group.queue)
       n_tokens += rows[i].n_wanted();
     const std::uint64_t n_part = n_tokens / (std::uint64_t{kPartsPerStep} * n_steps) + 1;
+    const std::uint64_t n_min = beside_decoding ? kPartMinBesideDecoding : kPartMin;
     return static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(std::max<std::uint64_t>(n_part, kPartMin), rows->n_rows_max));
+        std::min<std::uint64_t>(std::max(n_part, n_min), rows->n_rows_max));
   }
 
   /// The part of the queue, from its head on, whose prompts this step may compute. Where further
@@ -96,7 +100,8 @@ class StepShare {
   // Of what waits, each step takes so small a part that the last device begins soon; and no smaller
   // one than it takes to use the weights well that are read for it.
   static constexpr std::uint32_t kPartsPerStep = 4;
-  static constexpr std::uint32_t kPartMin = 64;
+  static constexpr std::uint64_t kPartMin = 64;
+  static constexpr std::uint64_t kPartMinBesideDecoding = 16;
 
   bool is_whole_ = true;
   std::vector<std::uint8_t> is_taken_;  // by row

@@ -60,10 +60,10 @@ class ShareRig {
     const Snapshot rows = snapshot(n_in_flight);
     return StepShare::of_queue(view(rows, {}), n_tokens).size();
   }
-  std::uint32_t n_prompt_tokens() {
+  std::uint32_t n_prompt_tokens(bool beside_decoding = false) {
     queue_ = queue();
     const Snapshot rows = snapshot(0);
-    return StepShare::n_prompt_tokens(view(rows, {}));
+    return StepShare::n_prompt_tokens(view(rows, {}), beside_decoding);
   }
 
  private:
@@ -164,17 +164,21 @@ TEST(StepShare, LongConversationsCountWhatTheyCost) {
 }
 
 TEST(StepShare, APartOfThePromptsIsSmallAgainstAllThatWaits) {
-  const auto part_of = [](std::uint32_t n_steps, std::uint32_t n_prompt) {
-    ShareRig rig(n_steps);
-    rig.waiting(n_prompt);
-    return rig.n_prompt_tokens();
-  };
+  const auto part_of =
+      [](std::uint32_t n_steps, std::uint32_t n_prompt, bool beside_decoding = false) {
+        ShareRig rig(n_steps);
+        rig.waiting(n_prompt);
+        return rig.n_prompt_tokens(beside_decoding);
+      };
   EXPECT_EQ(part_of(1, 100), 512U);
   EXPECT_EQ(part_of(2, 100), 64U);  // no smaller
   EXPECT_EQ(part_of(2, 800), 101U);
   EXPECT_EQ(part_of(4, 1600), 101U);
   EXPECT_EQ(part_of(2, 100'000), 512U);
   EXPECT_EQ(part_of(8, 0), 64U);
+  EXPECT_EQ(part_of(1, 64, true), 512U);
+  EXPECT_EQ(part_of(2, 64, true), 16U);
+  EXPECT_EQ(part_of(2, 800, true), 101U);
 }
 
 TEST(StepShare, PromptsAreSpreadWholeOverTheStepsThatCanBegin) {
