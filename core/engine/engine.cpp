@@ -290,6 +290,10 @@ void Engine::cancel(std::uint64_t id) {
   impl_->tell(Cancel{id});
 }
 
+void Engine::drop_prefix_cache() {
+  impl_->tell(DropCached{});
+}
+
 void Engine::reclaim() {
   impl_->reclaim();
 }

@@ -34,6 +34,9 @@ enum class RetireMode : std::uint8_t {
   /// all its tokens.
   at_once,
   when_idle,  ///< it takes nothing new; what it holds runs to its end
+  /// It takes nothing new; what it holds moves to other groups with its KV, and where that cannot
+  /// go, or finds no room, as if at once.
+  moving,
 };
 
 /// A group has left the engine, which uses nothing of it any more: its model may be destroyed.
@@ -176,6 +179,8 @@ class Engine {
   /// Has a group leave; on_group_gone() tells when it has. One that is not there is passed over: it
   /// has left by itself. [any]
   void retire_group(GroupId id, RetireMode mode);
+  /// Forgets what the prefix cache keeps for prompts to come. [any]
+  void drop_prefix_cache();
   /// Frees the memory of requests that have ended, off the engine thread. submit() does it too, so
   /// that those of an idle engine wait for the next request. [any]
   void reclaim();

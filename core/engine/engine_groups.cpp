@@ -108,7 +108,9 @@ void Engine::Impl::obey_group_commands() {
 void Engine::Impl::admit(std::unique_ptr<Group> group) {
   for (std::size_t d = 0; d < group->device_stats.size(); ++d)
     group->device_stats[d] = parts.stats.count_device(group->model.shards[d].device_name);
+  Group& added = *group;
   groups.add(std::move(group));
+  parts.stats.open_group(added.numbers.place, added.device_stats);
   parts.stats.is_lost.store(false, std::memory_order_relaxed);
   note_capacity();
   settle_waiting(true);
@@ -120,6 +122,8 @@ void Engine::Impl::retire_group(Group& group, RetireMode mode) {
     return;
   }
   group.is_leaving = true;
+  group.is_emptying = mode == RetireMode::moving;
+  group.n_moves_failed_before = parts.stats.n_moves_failed.load(std::memory_order_relaxed);
   note_capacity();
   for (const std::uint32_t slot : sequences.order()) {
     if (sequences[slot].moving_to == &group) moves.withdraw(sequences[slot]);
@@ -128,6 +132,35 @@ void Engine::Impl::retire_group(Group& group, RetireMode mode) {
     settle(sequences[slot]);
   }
   settle_waiting(false);
+}
+
+// The roomiest group that takes the KV of a sequence; null: none does.
+Group* Engine::Impl::refuge_of(const Sequence& sequence) const {
+  Group* refuge = nullptr;
+  for (const auto& group : groups.all()) {
+    if (group->is_leaving || !group->can_hold(sequence.n_blocks_max(limits.kv_block_tokens)))
+      continue;
+    if (!KvMoves::can_move(sequence, *group) || group->pool.n_available() < sequence.n_blocks)
+      continue;
+    if (refuge == nullptr || group->pool.n_available() > refuge->pool.n_available())
+      refuge = group.get();
+  }
+  return refuge;
+}
+
+// Begins as many moves as there may be at a time; who can go nowhere with its KV goes without.
+void Engine::Impl::send_away(const Group& group) {
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    const bool stays = !sequences.is_live(slot) || sequence.group != &group ||
+                       sequence.phase == Phase::waiting || sequence.moving_to != nullptr;
+    if (stays) continue;
+    Group* const refuge = refuge_of(sequence);
+    if (refuge != nullptr && moves.can_begin(sequence))
+      moves.begin(sequence, *refuge, step_limits.n_rows_max);
+    else if ((refuge == nullptr || sequence.n_away > 0) && !sequence.in_step())
+      preempt(slot);
+  }
 }
 
 // Its steps in flight are its last.
@@ -184,6 +217,13 @@ bool Engine::Impl::part_with_groups() {
   for (std::size_t g = groups.all().size(); g-- > 0;) {
     Group& group = *groups.all()[g];
     if (!group.is_leaving) continue;
+    if (group.is_emptying && !group.is_closing) {
+      // A copy that failed would fail again.
+      if (parts.stats.n_moves_failed.load(std::memory_order_relaxed) > group.n_moves_failed_before)
+        close(group);
+      else
+        send_away(group);
+    }
     const bool has_guests = evict_guests(group);
     if (has_guests || !group.lanes.is_idle()) continue;
     const auto order = sequences.order();
@@ -206,6 +246,7 @@ void Engine::Impl::let_go(Group& group) {
                       &stats.n_kv_blocks_cached,
                       &stats.n_kv_blocks_free})
     gauge->store(0, std::memory_order_relaxed);
+  parts.stats.close_group(group.numbers.place);
   n_submits_gone += group.lanes.n_submits();
   groups.remove(group).reset();
   note_capacity();

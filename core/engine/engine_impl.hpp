@@ -40,9 +40,12 @@ struct Retirement {
   RetireMode mode = RetireMode::at_once;
 };
 
+/// Nothing shall be kept for prompts to come.
+struct DropCached {};
+
 /// What any thread may tell the engine: a request comes, or a group does.
-using Command =
-    std::variant<std::unique_ptr<LiveRequest>, Cancel, std::unique_ptr<Group>, Retirement>;
+using Command = std::
+    variant<std::unique_ptr<LiveRequest>, Cancel, std::unique_ptr<Group>, Retirement, DropCached>;
 
 /// [engine] but for the members that say otherwise.
 struct Engine::Impl {
@@ -75,6 +78,8 @@ struct Engine::Impl {
   void obey_group_commands();
   void retire_group(Group& group, RetireMode mode);
   void close(Group& group);
+  void send_away(const Group& group);
+  [[nodiscard]] Group* refuge_of(const Sequence& sequence) const;
   void vacate(Group& group);
   bool evict_guests(const Group& group);
   [[nodiscard]] bool could_hold(const Group& group, std::uint32_t n_blocks) const;

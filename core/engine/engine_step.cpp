@@ -96,6 +96,9 @@ bool Engine::Impl::drain_inbox() {
       arrivals.push_back(std::move(*group));
     if (const auto* retirement = std::get_if<Retirement>(&*command))
       retirements.push_back(*retirement);
+    if (std::holds_alternative<DropCached>(*command))
+      for (const auto& group : groups.all())
+        group->pool.drop_cached();
   }
   return heard;
 }

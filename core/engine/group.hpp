@@ -98,6 +98,8 @@ struct Group {
   std::uint32_t n_queued = 0;                         ///< rows that wait for it, as counted last
   std::uint32_t n_running = 0;                        ///< rows that hold KV, as counted last
   bool is_leaving = false;                            ///< takes no further sequences
+  bool is_emptying = false;                           ///< and what it holds moves to others
+  std::uint64_t n_moves_failed_before = 0;            ///< it was told to move what it holds
   bool is_closing = false;                            ///< and its steps in flight are its last
   std::uint32_t n_failures = 0;                       ///< steps in a row
   std::optional<std::uint32_t> failed_device;         ///< why it leaves, if for that

@@ -77,6 +77,11 @@ void KvPool::take_key(std::uint32_t block) {
   tree_->erase(block);
 }
 
+void KvPool::drop_cached() {
+  while (n_cached_ > 0)
+    free_.push_back(evict_oldest());
+}
+
 std::uint32_t KvPool::evict_oldest() {
   const std::optional<std::uint32_t> oldest = first_cached();
   LUNA_VERIFY(oldest.has_value());

@@ -37,6 +37,8 @@ class KvPool {
   void release(std::uint32_t block, std::uint32_t holder = 0);
   /// Gives a used block its key: see PrefixTree::insert.
   void give_key(std::uint32_t block, const PrefixKey& key);
+  /// Gives all cached blocks away.
+  void drop_cached();
   /// Takes the key of a block that one sequence alone uses; blocks below it that nobody uses, and
   /// cached ones before them, lose theirs and are free. It uses none below it that has one.
   void take_key(std::uint32_t block);

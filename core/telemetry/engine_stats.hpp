@@ -65,9 +65,14 @@ inline constexpr std::size_t kGroupsMax = 64;
 /// Devices of one model that are counted, all groups together.
 inline constexpr std::size_t kDevicesCounted = 128;
 
-/// One group of devices that hold a copy of the model together. [engine] writes, [any] reads.
+/// One group of devices that hold a copy of the model together. [engine] writes, [any] reads. Its
+/// place is used again when it has left; who reads just then may see devices of both.
 struct GroupStats {
   using Counter = std::atomic<std::uint64_t>;
+
+  std::atomic<std::uint8_t> n_devices{0};  ///< that are counted; 0: no group is here
+  /// Of them: indices of EngineStats::devices, in layer order.
+  std::array<std::atomic<std::uint8_t>, kDevicesCounted> devices{};
 
   Counter n_running{0};
   Counter n_waiting{0};
@@ -169,6 +174,22 @@ struct EngineStats {
   Histogram<kStepSeconds.size()> plan_seconds{kStepSeconds};
   Histogram<kStepSeconds.size()> draft_seconds{kStepSeconds};  ///< the draft model before a step
   Histogram<kStepSeconds.size()> move_pause_seconds{kStepSeconds};  ///< a sequence stood still
+
+  /// A group stands at a place from now on, on these devices of `devices`; null: not counted.
+  /// [engine]
+  void open_group(std::size_t place, std::span<const DeviceStats* const> of_group) {
+    GroupStats& group = groups[place];
+    std::uint8_t n = 0;
+    for (const DeviceStats* device : of_group)
+      if (device != nullptr && n < kDevicesCounted)
+        group.devices[n++].store(static_cast<std::uint8_t>(device - devices.data()),
+                                 std::memory_order_relaxed);
+    group.n_devices.store(n, std::memory_order_release);
+  }
+  /// It has left. [engine]
+  void close_group(std::size_t place) {
+    groups[place].n_devices.store(0, std::memory_order_release);
+  }
 
   /// The numbers of a device of this name, which go on where it comes again; null: there is no room
   /// for more. [engine]

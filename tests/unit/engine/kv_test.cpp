@@ -32,6 +32,27 @@ TEST(KvPool, EmptyPoolAnswersNothing) {
   EXPECT_FALSE(pool.allocate());
 }
 
+TEST(KvPool, WhatIsCachedCanBeDroppedAndWhatIsUsedStays) {
+  EngineRig rig;
+  const Asked first = rig.submit(EngineRig::request(test::some_prompt(100, 1), 4));
+  rig.run();
+  ASSERT_TRUE(first.ended());
+  ASSERT_GT(rig.stats.n_kv_blocks_cached.load(), 0U);
+  const Asked second = rig.submit(EngineRig::request(test::some_prompt(100, 1), 40));
+  while (second.tokens().empty())
+    if (!rig.engine->advance()) rig.complete();
+  rig.engine->drop_prefix_cache();
+  rig.run();
+  EXPECT_TRUE(second.ended());
+  auto tokens = second.tokens();
+  tokens.resize(4);
+  EXPECT_EQ(tokens, first.tokens());
+  rig.engine->drop_prefix_cache();
+  rig.run();
+  EXPECT_EQ(rig.stats.n_kv_blocks_cached.load(), 0U);
+  rig.expect_empty();
+}
+
 TEST(KvPool, CountsWhatEachHolderUsesAlone) {
   const std::uint32_t seed = test::test_seed();
   std::mt19937 random(seed);

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <thread>
 
 namespace luna::test {
 namespace {
@@ -238,6 +240,83 @@ TEST(Recovery, AGroupThatRetiresWhenIdleEndsWhatItHolds) {
   rig.expect_empty();
 }
 
+TEST(Recovery, WhatALeavingGroupHoldsMovesToOthersWithItsKv) {
+  Streams streams(16);
+  for (const bool at_once : {true, false}) {
+    FakeModelOptions roomy = group_of(2, 2);
+    roomy.n_kv_blocks = 200;
+    EngineOptions options = options_of(2);
+    options.copies_at_once = at_once;
+    EngineRig rig(roomy, std::nullopt, options, {roomy}, true);
+    streams.begin(rig);
+    run_steps(rig, 10);
+    const std::uint64_t n_preempted = rig.stats.n_preempted.load();
+    rig.engine->retire_group(GroupId{0}, RetireMode::moving);
+    for (int turn = 0; turn < 1'000'000 && rig.gone.empty(); ++turn) {
+      if (!rig.engine->advance() && !rig.complete()) std::this_thread::yield();
+      rig.clock.advance(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(rig.gone.size(), 1U);
+    EXPECT_EQ(rig.gone[0].group, GroupId{0});
+    if (at_once) {
+      EXPECT_GT(rig.stats.n_moves.load(), 0U);
+      // But for choices that had not parted from their prompt yet, none is computed anew.
+      EXPECT_EQ(rig.stats.n_preempted.load(), n_preempted + rig.stats.n_moves_recomputed.load());
+    }
+    rig.run();
+    streams.expect_undisturbed();
+    rig.expect_empty();
+  }
+}
+
+TEST(Recovery, WhatFindsNoRoomForItsKvIsComputedAnew) {
+  Streams streams(32);
+  FakeModelOptions small = group_of(1, 1);
+  small.n_kv_blocks = 14;
+  EngineOptions options = options_of(2);
+  options.copies_at_once = true;
+  EngineRig rig(group_of(1, 1), std::nullopt, options, {small}, true);
+  streams.begin(rig);
+  run_steps(rig, 20);
+  rig.engine->retire_group(GroupId{0}, RetireMode::moving);
+  rig.run();
+  streams.expect_undisturbed();
+  EXPECT_EQ(rig.gone.size(), 1U);
+  EXPECT_GT(rig.stats.n_preempted.load(), 0U);
+  rig.expect_empty();
+}
+
+TEST(Recovery, AGroupMayMoveOutWhileNobodyIsThere) {
+  Streams streams(12);
+  EngineRig rig(group_of(1, 1), std::nullopt, options_of(2), {}, true);
+  streams.begin(rig);
+  run_steps(rig, 10);
+  rig.engine->retire_group(GroupId{0}, RetireMode::moving);
+  while (rig.gone.empty())
+    if (!rig.engine->advance()) rig.complete();
+  rig.add_group(group_of(1, 1));
+  rig.run();
+  streams.expect_undisturbed();
+  rig.expect_empty();
+}
+
+TEST(Recovery, WhoReadsTheNumbersSeesTheGroupsThatAreThere) {
+  EngineRig rig(group_of(2, 2), std::nullopt, options_of(3), {group_of(1, 1)}, true);
+  const auto n_devices = [&rig](std::size_t place) {
+    return static_cast<int>(rig.stats.groups[place].n_devices.load());
+  };
+  EXPECT_EQ(n_devices(0), 2);
+  EXPECT_EQ(n_devices(1), 1);
+  EXPECT_EQ(n_devices(2), 0);
+  rig.engine->retire_group(GroupId{0}, RetireMode::at_once);
+  rig.run();
+  EXPECT_EQ(n_devices(0), 0);
+  EXPECT_EQ(n_devices(1), 1);
+  rig.add_group(group_of(1, 1));
+  rig.run();
+  EXPECT_EQ(n_devices(0), 1);
+}
+
 TEST(Recovery, AGroupThatComesTakesItsPartOfWhatWaits) {
   Streams streams(32);
   EngineRig rig(group_of(1, 1), std::nullopt, options_of(3), {}, true);
@@ -315,8 +394,9 @@ void expect_recovery(std::uint32_t seed) {
                            : *rig.others[random() % rig.others.size()];
     if (random() % 60 == 0) group.devices[random() % group.devices.size()].fail_next_step = true;
     if (random() % 120 == 0)
-      rig.engine->retire_group(GroupId{static_cast<std::uint32_t>(random() % n_added)},
-                               random() % 2 == 0 ? RetireMode::at_once : RetireMode::when_idle);
+      rig.engine->retire_group(
+          GroupId{static_cast<std::uint32_t>(random() % n_added)},
+          std::array{RetireMode::at_once, RetireMode::when_idle, RetireMode::moving}[random() % 3]);
     if (n_added - rig.gone.size() < 3 && random() % 40 == 0) {
       rig.add_group(random_group());
       ++n_added;
