@@ -263,7 +263,10 @@ Result<LocalShard::Buffer> LocalShard::alloc(std::uint32_t kind, std::uint64_t b
 
 Result<void> LocalShard::bind(std::uint32_t n_kv_blocks, const LinkTerms& terms) {
   if (link_) {
-    LUNA_TRY(comm_, link_->open(terms));
+    LUNA_TRY(const luna_comm* comm, link_->open(terms));
+    comm_ = comm;
+    // Told meanwhile, when there was nothing to end yet.
+    if (is_aborted_) link_->abort(comm);
   }
   const Program& program = draft_->program;
   memory_.kv = n_kv_blocks * memory_.kv_block;
@@ -306,7 +309,8 @@ Result<void> LocalShard::bind_outputs(StepOutputs& outputs, std::vector<luna_bin
 }
 
 void LocalShard::abort() {
-  if (comm_ != nullptr) link_->abort(comm_);
+  is_aborted_ = true;
+  if (const luna_comm* const comm = comm_; comm != nullptr) link_->abort(comm);
 }
 
 }  // namespace luna::model

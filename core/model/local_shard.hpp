@@ -8,6 +8,7 @@
 
 #include <luna/result.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -94,7 +95,8 @@ class LocalShard final : public DeviceShard {
   std::vector<std::uint64_t> weights_;  // handles; what follows is empty until it is there
   bool is_packed_ = false;              // all of them are whole
   void* executable_ = nullptr;
-  const luna_comm* comm_ = nullptr;
+  std::atomic<const luna_comm*> comm_{nullptr};  // for abort()
+  std::atomic<bool> is_aborted_{false};
   std::vector<std::uint64_t> buffers_;
   Shard shard_;
   std::vector<StepOutputs> outputs_;  // by lane

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace luna::model {
 namespace {
@@ -79,7 +80,8 @@ Cut cut_row(std::size_t n_devices, std::size_t n_layers, const Cost& cost) {
 }  // namespace
 
 Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
-                                               std::span<const std::uint64_t> budgets) {
+                                               std::span<const std::uint64_t> budgets,
+                                               std::span<const LayerRange> at_hand) {
   const std::size_t n_layers = bytes.layers.size();
   const std::size_t n_devices = budgets.size();
   LUNA_TRY(check_counts(n_devices, n_layers));
@@ -88,12 +90,22 @@ Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
 
   const LayerSums sums(bytes.layers);
   const auto share = [&](std::size_t device, std::size_t first, std::size_t end) {
+    if (!at_hand.empty() && (first < at_hand[device].first || end > at_hand[device].end()))
+      return kImpossible;
     std::uint64_t held = sums.bytes(first, end);
     if (device == 0) held += bytes.embedding;
     if (device == n_devices - 1) held += bytes.head;
     return static_cast<double>(held) / static_cast<double>(budgets[device]);
   };
-  return cut_row(n_devices, n_layers, share).ranges;
+  Cut cut = cut_row(n_devices, n_layers, share);
+  if (!cut.ranges.empty()) return std::move(cut.ranges);
+  std::string has;
+  for (const LayerRange& layers : at_hand)
+    has += (has.empty() ? "" : ", ") + std::to_string(layers.first) + ".." +
+           std::to_string(layers.end() - 1);
+  return Error{Code::not_found,
+               "no cut of " + std::to_string(n_layers) +
+                   " layers gives each device some of those that it has, in this order: " + has};
 }
 
 Result<std::vector<LayerRange>> place_by_speed(std::span<const PlaceTerms> places,

@@ -29,10 +29,14 @@ struct ModelBytes {
 /// be; among equals, earlier devices take fewer layers. Every device gets at least one layer.
 ///
 /// budgets   [n_devices] bytes, in the order the layers shall have
-/// Errors    invalid_argument: no devices, a budget of 0, or more devices than layers
+/// at_hand   [n_devices] layers that each could get; empty: all
+/// Errors    invalid_argument: no devices, a budget of 0, or more devices than layers; not_found:
+/// no
+///           cut of what is at hand
 /// Cost      O(n_devices * n_layers^2)
 Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
-                                               std::span<const std::uint64_t> budgets);
+                                               std::span<const std::uint64_t> budgets,
+                                               std::span<const LayerRange> at_hand = {});
 
 /// What a device has and takes at its place in the row.
 struct PlaceTerms {

@@ -83,6 +83,21 @@ TEST(Placement, RefusesWhatCannotBePlaced) {
   EXPECT_FALSE(balance_layers(bytes, std::vector<std::uint64_t>{1, 0}));
 }
 
+TEST(Placement, EachDeviceGetsLayersThatItHas) {
+  const ModelBytes bytes{.layers = std::vector<std::uint64_t>(10, 10)};
+  const std::vector<std::uint64_t> budgets = {100, 100, 100};
+  const auto cut = [&](const std::vector<LayerRange>& at_hand) {
+    return balance_layers(bytes, budgets, at_hand);
+  };
+  // Those with everything take what the others leave, as evenly as can be.
+  EXPECT_EQ(*cut({{0, 10}, {0, 10}, {8, 2}}), (std::vector<LayerRange>{{0, 4}, {4, 4}, {8, 2}}));
+  EXPECT_EQ(*cut({{0, 3}, {3, 3}, {6, 4}}), (std::vector<LayerRange>{{0, 3}, {3, 3}, {6, 4}}));
+  const auto gap = cut({{0, 3}, {4, 2}, {6, 4}});
+  ASSERT_FALSE(gap);
+  EXPECT_EQ(gap.error().code(), Code::not_found);
+  EXPECT_FALSE(cut({{3, 3}, {0, 3}, {6, 4}})) << "the order is that of the devices";
+}
+
 TEST(Placement, RefusesRangesThatDoNotCoverTheModelOnce) {
   const auto check = [](std::vector<LayerRange> ranges, std::size_t n_devices) {
     return check_layers(ranges, 6, n_devices).has_value();
