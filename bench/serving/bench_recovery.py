@@ -4,9 +4,11 @@
 
 One server, N workers of one thread each, one pipeline over them. First all streams undisturbed, half of
 them greedy, half seeded; then, for each worker and for SIGKILL and SIGSTOP, the same streams with that
-signal in the middle, and the worker brought back afterwards. Reported a row: requests that failed, texts
-that differ from the undisturbed run's, time from the signal to the loss being noticed, the longest
-interval without a token from any stream, the longest gap of one stream.
+signal in the middle, and the worker brought back afterwards; SIGTERM drains. Reported a row, each with its
+bar: requests that failed, texts that differ from the undisturbed run's, time from the signal to the loss
+being noticed, the longest interval without a token from any stream, the longest gap of one stream. That
+gap's bar is the time to notice and 1.3 times what the tokens computed anew take at the rate of prefilling
+on all workers, which is measured first.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"
 from luna_cluster import LunaCluster, get_json  # noqa: E402
 from luna_server import MODEL_NAME, wait_until  # noqa: E402
 
+FOUND_S = {"SIGKILL": 0.2, "SIGSTOP": 1.5, "SIGTERM": 0.0}
+SILENCE_S = 3.0  # without a token from any stream
 LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] worker lost name=(\w+)")
 
 
@@ -85,6 +89,21 @@ def run_streams(port: int, args: argparse.Namespace, disturb=None) -> list[Strea
     return streams
 
 
+def prefill_tokens_per_s(server, n_streams: int = 8, n_words: int = 100) -> float:
+    """Of prompts that share nothing."""
+    def ask(i: int) -> None:
+        text = f"{i} " + " ".join(f"{i * n_words + j}" for j in range(n_words))
+        server.post("/v1/completions", {"model": MODEL_NAME, "prompt": text, "max_tokens": 1, "ignore_eos": True})
+
+    before, began = server.metric("luna_prompt_tokens_total"), time.time()
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(n_streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return (server.metric("luna_prompt_tokens_total") - before) / (time.time() - began)
+
+
 def found_at(cluster: LunaCluster, name: str, since: float) -> float:
     for stamp, lost in LOST.findall(cluster.server.log()):
         at = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S.%f").timestamp()
@@ -106,7 +125,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--kv-tokens", type=int, default=32768)
-    parser.add_argument("--how", default="SIGKILL,SIGSTOP")
+    parser.add_argument("--how", default="SIGKILL,SIGSTOP", help="of these and SIGTERM")
     parser.add_argument("--which", default="", help="numbers of workers, by commas (default: each)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -128,6 +147,8 @@ def main() -> None:
             for i in range(args.workers):
                 cluster.start_worker(i, shards, memory="700 MiB")
             server = cluster.start_server()
+            args.prefill_rate = prefill_tokens_per_s(server)
+            print(f"prefill: {args.prefill_rate:.0f} tokens/s")
             began = time.time()
             calm = run_streams(server.port, args)
             took = time.time() - began
@@ -138,6 +159,8 @@ def main() -> None:
                     rows.append(disturb_once(cluster, args, calm, how, i, shards))
         finally:
             cluster.stop()
+    missed = [f"{row['how']} {row['worker']}: {', '.join(row['misses'])}" for row in rows if row["misses"]]
+    print("bars missed:", "; ".join(missed) if missed else "none")
     if args.json:
         args.json.write_text(json.dumps({"rows": rows}, indent=1))
 
@@ -148,6 +171,7 @@ def disturb_once(
     wait_until(lambda: has_all(cluster, args.workers), 60, "a model on all workers")
     worker = cluster.workers[f"w{i}"]
     at: list[float] = []
+    recomputed = cluster.server.metric("luna_recomputed_tokens_total")
 
     def disturb() -> None:
         at.append(time.time())
@@ -155,19 +179,32 @@ def disturb_once(
 
     streams = run_streams(cluster.server.port, args, disturb)
     times = sorted(t for s in streams for t in s.times)
+    recomputed = cluster.server.metric("luna_recomputed_tokens_total") - recomputed
+    found = found_at(cluster, worker.name, at[0]) - at[0] if how != "SIGTERM" else 0.0
     row = {
         "how": how,
         "worker": worker.name,
         "failed": sum(bool(s.error) for s in streams),
         "different": sum(s.text != c.text for s, c in zip(streams, calm)),
-        "found_s": round(found_at(cluster, worker.name, at[0]) - at[0], 3),
+        "found_s": round(found, 3),
         "silence_s": round(max((b - a for a, b in zip(times, times[1:])), default=0.0), 2),
         "longest_gap_s": round(max(s.longest_gap() for s in streams), 2),
+        "recomputed_tokens": int(recomputed),
     }
-    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    bars = {
+        "failed": 0,
+        "different": 0,
+        "found_s": FOUND_S[how],
+        "silence_s": SILENCE_S,
+        "longest_gap_s": round(found + 1.3 * recomputed / args.prefill_rate, 2),
+    }
+    row["bars"] = bars
+    row["misses"] = [key for key, bar in bars.items() if not row[key] <= bar]
+    print(how, worker.name, f"recomputed_tokens={row['recomputed_tokens']}",
+          *(f"{key}={row[key]} (bar {bar})" for key, bar in bars.items()), flush=True)  # fmt: skip
     for s in [s for s in streams if s.error][:3]:
         print("  ", s.error)
-    if how == "SIGKILL":
+    if how != "SIGSTOP":
         worker.process.wait()
         cluster.start_worker(i, shards, memory="700 MiB")
     else:

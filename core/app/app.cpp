@@ -6,6 +6,7 @@
 #include "core/app/joined_placement.hpp"
 #include "core/app/known_models.hpp"
 #include "core/app/layout_choice.hpp"
+#include "core/app/memory_watch.hpp"
 #include "core/app/plan_text.hpp"
 #include "core/app/prompt_runner.hpp"
 #include "core/app/served_model.hpp"
@@ -75,6 +76,7 @@ struct App::Impl {
   std::unique_ptr<pipeline::StagedPipeline> pipeline;
   std::unique_ptr<Canary> canary;                   // where devices may be elsewhere
   std::atomic<const Canary*> canary_seen{nullptr};  // by probes
+  std::unique_ptr<MemoryWatch> memory_watch;        // of workers
 
   Impl(config::Settings s, Options o)
       : settings(std::move(s)),
@@ -100,6 +102,7 @@ struct App::Impl {
   Result<void> build_pipeline();
   void start_canary();
   Result<bool> policy_may_slice();
+  void start_memory_watch();
   Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
   Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
 };
@@ -251,7 +254,7 @@ Result<void> App::Impl::load_model(const config::ModelSettings& wanted,
   LUNA_TRY(ModelParts parts, parts_of(wanted));
   parts.draft = draft;
   LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
-  metrics.add_model(wanted.name, model->stats(), wanted.device_groups());
+  metrics.add_model(wanted.name, model->stats());
   models.push_back(std::move(model));
   return {};
 }
@@ -266,10 +269,12 @@ Result<void> App::Impl::load_joined_model(const config::ModelSettings& wanted,
     const std::uint64_t known = cluster->n_changes();
     LUNA_TRY(cluster->wait_for_devices(health, keep_going));
     health.set(telemetry::State::loading);
-    const std::vector<JoinedGroup> groups = placement.groups_of(cluster->controller().devices());
+    const JoinedGroup staying = cluster->controller().staying_devices();
+    if (staying.empty()) continue;
+    const std::vector<JoinedGroup> groups = placement.groups_of(staying);
     auto model = load_on(wanted, groups, placement);
     if (model) {
-      metrics.add_model(wanted.name, (*model)->stats(), names_of(groups));
+      metrics.add_model(wanted.name, (*model)->stats());
       placement.start(**model, groups);
       models.push_back(std::move(*model));
       return {};
@@ -327,11 +332,23 @@ void App::Impl::start_canary() {
   canary_seen.store(canary.get());
 }
 
+void App::Impl::start_memory_watch() {
+  const config::ClusterSettings& wanted = *settings.cluster;
+  memory_watch = std::make_unique<MemoryWatch>(
+      *cluster,
+      cluster::MemoryAlarm::Options{wanted.memory_alarm_percent, wanted.memory_alarm},
+      MemoryWatch::Hands{[this] {
+        for (JoinedPlacement& placement : placements)
+          placement.drop_prefix_cache();
+      }});
+}
+
 App::App(config::Settings settings, Options options)
     : impl_(std::make_unique<Impl>(std::move(settings), std::move(options))) {}
 
 App::~App() {
   if (impl_->canary) impl_->canary->stop();
+  if (impl_->memory_watch) impl_->memory_watch->stop();
   for (JoinedPlacement& placement : impl_->placements)
     placement.stop();
   if (impl_->pipeline) impl_->pipeline->drain(std::chrono::nanoseconds(0));
@@ -350,7 +367,9 @@ Result<void> App::load(const std::function<bool()>& keep_going) {
   LUNA_TRY(impl_->open_cluster());
   LUNA_TRY(impl_->open_devices());
   LUNA_TRY(impl_->load_models(keep_going));
-  return impl_->build_pipeline();
+  LUNA_TRY(impl_->build_pipeline());
+  if (has_cluster()) impl_->start_memory_watch();
+  return {};
 }
 
 pipeline::Pipeline& App::pipeline() {
@@ -381,6 +400,11 @@ const telemetry::Health& App::health() const {
 
 bool App::has_cluster() const {
   return impl_->settings.cluster.has_value();
+}
+Result<void> App::drain_worker(const std::string& name) {
+  ClusterHost* const cluster = impl_->cluster_seen.load();
+  if (cluster == nullptr) return Error{Code::unavailable, "the cluster does not listen yet"};
+  return cluster->controller().drain(name, cluster::Farewell::drained);
 }
 std::string App::cluster_page() const {
   const ClusterHost* cluster = impl_->cluster_seen.load();

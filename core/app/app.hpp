@@ -70,6 +70,9 @@ class App {
   /// The cluster as JSON; empty before it listens. There must be one. [any]
   [[nodiscard]] std::string cluster_page() const;
   [[nodiscard]] bool has_cluster() const;
+  /// Has a worker leave, once what lies on its devices lies elsewhere. [any]
+  /// Errors  not_found: no such worker; unavailable: the cluster does not listen yet
+  Result<void> drain_worker(const std::string& name);
 
   struct Impl;
 

@@ -1,11 +1,13 @@
 #include "core/app/cluster_host.hpp"
 
+#include "core/cluster/memory_alarm.hpp"
 #include "core/cluster/process_identity.hpp"
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace luna::app {
@@ -23,13 +25,25 @@ json::array list_of(const std::vector<std::string>& texts) {
   return list;
 }
 
-json::object to_json(const cluster::WorkerStatus& worker) {
+json::object to_json(const cluster::MemoryReport& memory, std::uint32_t alarm_percent) {
+  json::object object;
+  object["resident_bytes"] = memory.resident;
+  object["planned_bytes"] = memory.fixed;
+  object["kv_bytes"] = memory.kv;
+  object["held_bytes"] = cluster::bytes_held(memory);
+  object["alarm_bytes"] = cluster::bytes_held_max(memory, alarm_percent);
+  return object;
+}
+
+json::object to_json(const cluster::WorkerStatus& worker, std::uint32_t alarm_percent) {
   json::object object;
   object["name"] = worker.name;
   object["peer"] = worker.peer;
   object["devices"] = list_of(worker.devices);
   object["roles"] = list_of(worker.roles);
   object["memory_bytes"] = worker.memory_bytes;
+  object["draining"] = worker.leaves_as.has_value();
+  if (worker.memory) object["memory"] = to_json(*worker.memory, alarm_percent);
   return object;
 }
 
@@ -66,12 +80,14 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::open(plugin::Catalog& catalog,
   options.version = std::move(version);
   options.plugins = cluster::plugin_identities(catalog);
   LUNA_TRY(host->controller_, cluster::Controller::open(std::move(options)));
-  host->controller_->on_change([raw = host.get()] {
+  // The controller's own end may find a call under way, when controller_ is empty already.
+  host->controller_->on_change([raw = host.get(), controller = host->controller_.get()] {
     {
       const std::lock_guard lock(raw->mutex_);
       ++raw->n_changes_;
       raw->changed_.notify_all();
     }
+    raw->dismiss_free(*controller);
     const std::lock_guard lock(raw->listeners_mutex_);
     for (const auto& [owner, tell] : raw->listeners_)
       tell();
@@ -105,7 +121,7 @@ Result<void> ClusterHost::wait_for_devices(telemetry::Health& health,
                                            const std::function<bool()>& keep_going) {
   for (;;) {
     const std::uint64_t known = n_changes();
-    const std::size_t n_here = controller_->devices().size();
+    const std::size_t n_here = controller_->staying_devices().size();
     const std::uint32_t n_wanted = settings_.cluster->n_devices_min;
     if (n_here >= n_wanted) return {};
     health.set(telemetry::State::waiting,
@@ -136,13 +152,40 @@ void ClusterHost::listen(const void* owner, std::function<void()> changed) {
     listeners_.erase(owner);
 }
 
+void ClusterHost::hold(const void* owner,
+                       const std::vector<std::shared_ptr<model::Device>>& devices) {
+  {
+    const std::lock_guard lock(held_mutex_);
+    if (devices.empty())
+      held_.erase(owner);
+    else
+      held_[owner] = devices;
+  }
+  dismiss_free(*controller_);
+}
+
+bool ClusterHost::is_free(const cluster::LeavingWorker& worker) const {
+  const std::lock_guard lock(held_mutex_);
+  for (const auto& [owner, devices] : held_)
+    for (const auto& device : devices)
+      if (std::ranges::find(worker.devices, device.get()) != worker.devices.end()) return false;
+  return true;
+}
+
+/// But for those that the memory alarm has drained, who watches it dismisses.
+void ClusterHost::dismiss_free(cluster::Controller& controller) const {
+  for (const cluster::LeavingWorker& worker : controller.leaving())
+    if (worker.farewell != cluster::Farewell::restart && is_free(worker))
+      controller.dismiss(worker.name);
+}
+
 std::string ClusterHost::render(const std::vector<PlacementStatus>& models) const {
   const cluster::ClusterStatus status = controller_->status();
   const telemetry::ClusterStats& stats = controller_->stats();
   json::object root;
   json::array workers;
   for (const cluster::WorkerStatus& worker : status.workers)
-    workers.push_back(to_json(worker));
+    workers.push_back(to_json(worker, settings_.cluster->memory_alarm_percent));
   root["workers"] = std::move(workers);
   json::array placed;
   for (const PlacementStatus& model : models)
@@ -153,9 +196,11 @@ std::string ClusterHost::render(const std::vector<PlacementStatus>& models) cons
   root["devices"] = stats.n_devices.load();
   root["joined"] = stats.n_joined.load();
   root["lost"] = stats.n_lost.load();
+  root["drained"] = stats.n_drained.load();
   root["refused"] = stats.n_refused.load();
   root["last_refusal"] = status.last_refusal;
   root["last_loss"] = status.last_loss;
+  root["last_kept"] = status.last_kept;
   return json::serialize(root);
 }
 

@@ -66,6 +66,12 @@ class ClusterHost {
   /// Empty: no more, and no call is under way when it returns. [any]
   void listen(const void* owner, std::function<void()> changed);
 
+  /// Something of the owner's lies on these devices from now on and on no others; also what it is
+  /// about to put there. Workers that leave are dismissed once nothing lies on theirs. [any]
+  void hold(const void* owner, const std::vector<std::shared_ptr<model::Device>>& devices);
+  /// Whether nothing lies on the devices of a worker. [any]
+  [[nodiscard]] bool is_free(const cluster::LeavingWorker& worker) const;
+
   [[nodiscard]] cluster::Controller& controller() { return *controller_; }
   /// JSON, for /admin/cluster. [any]
   ///
@@ -74,6 +80,7 @@ class ClusterHost {
 
  private:
   explicit ClusterHost(const config::Settings& settings) : settings_(settings) {}
+  void dismiss_free(cluster::Controller& controller) const;
 
   const config::Settings& settings_;
   std::string transport_;  // "auto", or a short name
@@ -82,6 +89,9 @@ class ClusterHost {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::uint64_t n_changes_ = 0;
+
+  mutable std::mutex held_mutex_;                                            // guards what follows
+  std::map<const void*, std::vector<std::shared_ptr<model::Device>>> held_;  // by owner
 
   std::mutex listeners_mutex_;  // held while they are called
   std::map<const void*, std::function<void()>> listeners_;

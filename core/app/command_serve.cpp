@@ -99,6 +99,10 @@ std::string cluster_page(void* app) {
   return static_cast<const App*>(app)->cluster_page();
 }
 
+Result<void> drain_worker(void* app, const std::string& name) {
+  return static_cast<App*>(app)->drain_worker(name);
+}
+
 std::string url_of(const std::string& host, std::uint16_t port) {
   const bool is_v6 = host.find(':') != std::string::npos;
   return "http://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -179,7 +183,7 @@ Result<void> serve(const ServeOptions& options, const CommandStreams& streams) {
   // the models are.
   LUNA_TRY(auto server, http::Server::open(listen, std::move(keys)));
   http::ClusterPage cluster;
-  if (app->has_cluster()) cluster = {cluster_page, app.get()};
+  if (app->has_cluster()) cluster = {cluster_page, drain_worker, app.get()};
   server->start(app->http_stats(), app->health(), cluster);
   const auto keep_going = [] { return !StopSignal::is_set(); };
   if (const auto loaded = app->load(keep_going); !loaded) {

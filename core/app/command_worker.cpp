@@ -107,7 +107,7 @@ class WorkerProcess {
         name_(command.name.empty() ? host_name() : command.name),
         services_({&clock_, 0, {}}) {}
 
-  Result<void> run() {
+  Result<int> run() {
     LUNA_TRY(const Address address, parse_join(command_.join));
     LUNA_TRY(open_plugins());
     LUNA_TRY(open_devices());
@@ -116,14 +116,15 @@ class WorkerProcess {
     options.port = address.port;
     if (!command_.token_file.empty()) options.token_file = command_.token_file;
     options.data_host = command_.data_host;
+    options.drain_timeout = std::chrono::milliseconds(command_.drain_timeout_ms);
     cluster::TransportTerms terms;
     terms.token_file = options.token_file;
     terms.host = options.data_host;
     transports_->set_terms(std::move(terms));
     LUNA_TRY(options.join, describe());
     LUNA_TRY(auto worker, cluster::Worker::create(std::move(options), parts()));
-    worker->run([] { return !StopSignal::is_set(); });
-    return {};
+    const auto farewell = worker->run([] { return !StopSignal::is_set(); });
+    return farewell == cluster::Farewell::restart ? kExitRestart : kExitFine;
   }
 
  private:
@@ -217,7 +218,7 @@ class WorkerProcess {
 int run_worker(const WorkerCommand& command, const CommandStreams& streams) {
   WorkerProcess process(command, streams);
   const auto result = process.run();
-  return result ? kExitFine : fail(streams, result.error());
+  return result ? *result : fail(streams, result.error());
 }
 
 }  // namespace luna::app

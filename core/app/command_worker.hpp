@@ -11,6 +11,9 @@
 
 namespace luna::app {
 
+/// EX_TEMPFAIL of sysexits.h: for supervisors.
+constexpr int kExitRestart = 75;
+
 struct WorkerCommand {
   std::string join;                              ///< HOST:PORT of the server's [cluster]
   std::string name;                              ///< empty: the host's
@@ -22,11 +25,14 @@ struct WorkerCommand {
   std::vector<std::string> roles;  ///< stages it may be given; empty: all
   std::string token_file;
   std::string data_host;  ///< where other workers reach it; empty: as the server does
+  std::uint32_t drain_timeout_ms = 30'000;  ///< for others to take over when it is told to end
   std::vector<std::filesystem::path> plugin_folders;
 };
 
-/// Serves until SIGINT or SIGTERM; joins again whenever the server has gone.
-/// Returns  the exit status: 0 after a signal
+/// Serves until SIGINT or SIGTERM, or until the server dismisses it; joins again whenever the
+/// server has gone.
+/// Returns  the exit status: 0 after a signal or a drain, kExitRestart where it shall be started
+///          again
 int run_worker(const WorkerCommand& command, const CommandStreams& streams);
 
 }  // namespace luna::app

@@ -78,6 +78,7 @@ void JoinedPlacement::start(ServedModel& model, const std::vector<JoinedGroup>& 
   model_ = &model;
   for (const JoinedGroup& group : groups)
     placed_.push_back({engine::GroupId{static_cast<std::uint32_t>(placed_.size())}, group});
+  hold({});
   tell();
   cluster_.listen(this, [this] {
     const std::lock_guard lock(mutex_);
@@ -95,6 +96,11 @@ void JoinedPlacement::stop() {
     wake_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  cluster_.hold(this, {});
+}
+
+void JoinedPlacement::drop_prefix_cache() {
+  model_->drop_prefix_cache();
 }
 
 void JoinedPlacement::run() {
@@ -107,6 +113,8 @@ void JoinedPlacement::run() {
     }
     drop_gone();
     act();
+    // Whoever leaves and is not among them any more, may.
+    hold({});
     tell();
   }
 }
@@ -125,32 +133,83 @@ void JoinedPlacement::drop_gone() {
 }
 
 void JoinedPlacement::act() {
-  const JoinedGroup here = cluster_.controller().devices();
-  const std::vector<JoinedGroup> wanted =
-      here.empty() ? std::vector<JoinedGroup>() : groups_of(here);
-  retire_misplaced(wanted, here);
-  add_missing(wanted);
+  Scene scene{cluster_.controller().devices(), cluster_.controller().staying_devices(), {}};
+  if (!scene.staying.empty()) scene.wanted = groups_of(scene.staying);
+  if (scene.staying.size() == scene.here.size()) ahead_.clear();
+  // Nobody could take over: what runs may end where it is.
+  if (scene.staying.empty() && !scene.here.empty()) return run_out();
+  add_ahead(scene);
+  retire_misplaced(scene);
+  add_missing(scene);
 }
 
-void JoinedPlacement::retire_misplaced(const std::vector<JoinedGroup>& wanted,
-                                       const JoinedGroup& here) {
+bool JoinedPlacement::Scene::has_lost(const JoinedGroup& group) const {
+  return std::ranges::any_of(group, [this](const auto& device) { return !has(here, device); });
+}
+
+/// Whether some of its devices are lost, or about to leave.
+bool JoinedPlacement::Scene::loses(const JoinedGroup& group) const {
+  return std::ranges::any_of(group, [this](const auto& device) { return !has(staying, device); });
+}
+
+bool JoinedPlacement::is_placed(const JoinedGroup& group) const {
+  return std::ranges::any_of(
+      placed_, [&](const Placed& placed) { return !placed.is_leaving && placed.devices == group; });
+}
+
+/// Where workers leave and the others have room for both, what comes is there before what goes:
+/// then requests pause for their tokens alone and not for the loading.
+void JoinedPlacement::add_ahead(const Scene& scene) {
+  for (const JoinedGroup& group : scene.wanted) {
+    if (is_placed(group) || std::ranges::find(ahead_, group) != ahead_.end()) continue;
+    std::uint32_t n_kv_blocks = 0;
+    for (const Placed& placed : placed_) {
+      const bool makes_way =
+          !placed.is_leaving && scene.loses(placed.devices) && !scene.has_lost(placed.devices) &&
+          std::ranges::any_of(group,
+                              [&](const auto& device) { return has(placed.devices, device); });
+      if (makes_way) n_kv_blocks = std::max(n_kv_blocks, model_->n_kv_blocks(placed.id));
+    }
+    if (n_kv_blocks == 0) continue;
+    const auto added = add(group, n_kv_blocks / 4 * 3);
+    if (added) continue;
+    logger("app")->info("no room beside what leaves model={} reason=\"{}\"",
+                        settings_.name,
+                        added.error().message());
+    ahead_.push_back(group);
+  }
+}
+
+void JoinedPlacement::retire_misplaced(const Scene& scene) {
   bool is_waiting = false;
   for (Placed& placed : placed_) {
+    const auto& wanted = scene.wanted;
     if (placed.is_leaving || std::ranges::find(wanted, placed.devices) != wanted.end()) continue;
-    const bool has_lost =
-        std::ranges::any_of(placed.devices, [&](const auto& device) { return !has(here, device); });
-    if (!has_lost && !may_pause()) {
+    const bool has_lost = scene.has_lost(placed.devices);
+    const bool loses = scene.loses(placed.devices);
+    if (!loses && !may_pause()) {
       is_waiting = true;
       continue;
     }
     logger("app")->info("model is placed anew model={} devices_here={} reason={}",
                         settings_.name,
-                        here.size(),
-                        has_lost ? "a device was lost" : "a device has come");
-    placed.is_leaving = true;
-    model_->retire_group(placed.id);
+                        scene.here.size(),
+                        has_lost ? "a device was lost"
+                        : loses  ? "a worker leaves"
+                                 : "a device has come");
+    retire(placed, has_lost ? engine::RetireMode::at_once : engine::RetireMode::moving);
   }
   if (!is_waiting) waits_since_.reset();
+}
+
+void JoinedPlacement::run_out() {
+  for (Placed& placed : placed_)
+    if (!placed.is_leaving) retire(placed, engine::RetireMode::when_idle);
+}
+
+void JoinedPlacement::retire(Placed& placed, engine::RetireMode mode) {
+  placed.is_leaving = true;
+  model_->retire_group(placed.id, mode);
 }
 
 std::size_t JoinedPlacement::n_placed() const {
@@ -176,38 +235,54 @@ bool JoinedPlacement::is_used(const std::shared_ptr<model::Device>& device) cons
                              [&](const Placed& placed) { return has(placed.devices, device); });
 }
 
-void JoinedPlacement::add_missing(const std::vector<JoinedGroup>& wanted) {
+void JoinedPlacement::add_missing(const Scene& scene) {
   // What failed is tried again with other devices, or after a while: a file may have come.
   const auto now = std::chrono::steady_clock::now();
-  if (failed_ && failed_->wanted == wanted && now - failed_->at < kTryAgain) return;
+  if (failed_ && failed_->wanted == scene.wanted && now - failed_->at < kTryAgain) return;
   failed_.reset();
   std::string error;
-  for (const JoinedGroup& group : wanted) {
+  bool is_impossible = false;  // with these devices, as far as one can tell
+  for (const JoinedGroup& group : scene.wanted) {
     if (std::ranges::any_of(group, [this](const auto& device) { return is_used(device); }))
       continue;
-    const auto start = std::chrono::steady_clock::now();
-    auto joined = cluster_.join(group);
-    Result<engine::GroupId> added = Error{Code::unavailable, ""};
-    if (joined)
-      added = model_->add_group(pointers_of(group), joined->collective);
-    else
-      added = joined.error();
-    if (!added) {
-      error = added.error().message();
-      continue;
-    }
-    placed_.push_back({*added, group});
-    ++stats_.n_placed;
-    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::steady_clock::now() - start);
-    logger("app")->info(
-        "model placed model={} devices={} took_ms={}", settings_.name, group.size(), took.count());
+    const auto added = add(group, 0);
+    if (added) continue;
+    error = added.error().message();
+    is_impossible |= added.error().code() != Code::unavailable;
   }
-  if (!error.empty()) failed_ = {wanted, std::chrono::steady_clock::now()};
-  const std::lock_guard lock(mutex_);
-  if (!error.empty() && error != status_.last_error)
-    logger("app")->warn("model not placed model={} reason=\"{}\"", settings_.name, error);
-  status_.last_error = error;
+  if (!error.empty()) failed_ = {scene.wanted, std::chrono::steady_clock::now()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error.empty() && error != status_.last_error)
+      logger("app")->warn("model not placed model={} reason=\"{}\"", settings_.name, error);
+    status_.last_error = error;
+  }
+  if (is_impossible && scene.staying.size() < scene.here.size())
+    cluster_.controller().keep_leaving("model " + settings_.name +
+                                       " cannot lie on the others: " + error);
+}
+
+Result<void> JoinedPlacement::add(const JoinedGroup& group, std::uint32_t n_kv_blocks_min) {
+  const auto start = std::chrono::steady_clock::now();
+  hold(group);
+  LUNA_TRY(const JoinedDevices joined, cluster_.join(group));
+  LUNA_TRY(const engine::GroupId added,
+           model_->add_group(pointers_of(group), joined.collective, n_kv_blocks_min));
+  placed_.push_back({added, group});
+  ++stats_.n_placed;
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  logger("app")->info(
+      "model placed model={} devices={} took_ms={}", settings_.name, group.size(), took.count());
+  return {};
+}
+
+/// What is placed, and what is about to be.
+void JoinedPlacement::hold(const JoinedGroup& more) {
+  JoinedGroup all = more;
+  for (const Placed& placed : placed_)
+    all.insert(all.end(), placed.devices.begin(), placed.devices.end());
+  cluster_.hold(this, all);
 }
 
 void JoinedPlacement::tell() {

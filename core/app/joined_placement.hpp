@@ -48,6 +48,8 @@ class JoinedPlacement {
   void start(ServedModel& model, const std::vector<JoinedGroup>& groups);
   /// Acts no more. [main]
   void stop();
+  /// What its model keeps for prompts to come is forgotten. Once it was started. [any]
+  void drop_prefix_cache();
 
   /// [any]
   [[nodiscard]] PlacementStatus status() const;
@@ -61,11 +63,27 @@ class JoinedPlacement {
     bool is_leaving = false;
   };
 
+  /// Devices as they were looked at.
+  struct Scene {
+    JoinedGroup here;
+    JoinedGroup staying;  ///< of them, those whose workers do not leave
+    std::vector<JoinedGroup> wanted;
+
+    [[nodiscard]] bool has_lost(const JoinedGroup& group) const;
+    [[nodiscard]] bool loses(const JoinedGroup& group) const;
+  };
+
   void run();
   void drop_gone();
   void act();
-  void retire_misplaced(const std::vector<JoinedGroup>& wanted, const JoinedGroup& here);
-  void add_missing(const std::vector<JoinedGroup>& wanted);
+  void add_ahead(const Scene& scene);
+  void retire_misplaced(const Scene& scene);
+  void run_out();
+  void retire(Placed& placed, engine::RetireMode mode);
+  void add_missing(const Scene& scene);
+  Result<void> add(const JoinedGroup& group, std::uint32_t n_kv_blocks_min);
+  void hold(const JoinedGroup& more);
+  [[nodiscard]] bool is_placed(const JoinedGroup& group) const;
   [[nodiscard]] bool may_pause();
   [[nodiscard]] std::size_t n_placed() const;
   [[nodiscard]] bool is_used(const std::shared_ptr<model::Device>& device) const;
@@ -83,6 +101,7 @@ class JoinedPlacement {
     std::chrono::steady_clock::time_point at;
   };
   std::optional<Failed> failed_;
+  std::vector<JoinedGroup> ahead_;  // for which there was no room beside what was there
   std::size_t n_devices_most_ = 0;  // that it ever lay on at a time
   std::optional<std::chrono::steady_clock::time_point> waits_since_;  // for a quiet moment
 

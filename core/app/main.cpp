@@ -187,10 +187,11 @@ void add_worker_command(CLI::App& app, CommandLine& line) {
   command->add_option("--roles", options.roles, "stages it may be given (default: all)")
       ->delimiter(',');
   command->add_option("--token-file", options.token_file, "file with the server's secret");
-  command->add_option("--data-host",
-                      options.data_host,
-                      "address at which other workers reach this one (default: the one that "
-                      "leads to the server)");
+  command->add_option(
+      "--data-host", options.data_host, "its address for other workers (default: as the server's)");
+  command
+      ->add_option("--drain-timeout-ms", options.drain_timeout_ms, "to hand over, once told to end")
+      ->capture_default_str();
 }
 
 void add_bench_load_options(CLI::App& command, BenchOptions& options) {

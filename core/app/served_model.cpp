@@ -393,15 +393,30 @@ const model::MemoryPlan& ServedModel::memory() const {
 }
 
 Result<engine::GroupId> ServedModel::add_group(const std::vector<model::Device*>& devices,
-                                               const std::optional<model::Collective>& collective) {
+                                               const std::optional<model::Collective>& collective,
+                                               std::uint32_t n_kv_blocks_min) {
   LUNA_TRY(auto model, impl_->load_group(devices, collective));
+  if (const std::uint32_t n = model->compiled().n_kv_blocks; n < n_kv_blocks_min) {
+    return Error{Code::exhausted,
+                 "room for " + std::to_string(n) + " KV blocks, " +
+                     std::to_string(n_kv_blocks_min) + " are needed"};
+  }
   LUNA_TRY(const engine::GroupId id, impl_->engine->add_group(model->compiled()));
   impl_->models.emplace(id, std::move(model));
   return id;
 }
 
-void ServedModel::retire_group(engine::GroupId id) {
-  impl_->engine->retire_group(id, engine::RetireMode::at_once);
+std::uint32_t ServedModel::n_kv_blocks(engine::GroupId id) const {
+  const auto found = impl_->models.find(id);
+  return found == impl_->models.end() ? 0 : found->second->compiled().n_kv_blocks;
+}
+
+void ServedModel::retire_group(engine::GroupId id, engine::RetireMode mode) {
+  impl_->engine->retire_group(id, mode);
+}
+
+void ServedModel::drop_prefix_cache() {
+  impl_->engine->drop_prefix_cache();
 }
 
 void ServedModel::drop_group(engine::GroupId id) {

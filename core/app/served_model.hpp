@@ -71,13 +71,22 @@ class ServedModel {
   [[nodiscard]] const model::MemoryPlan& memory() const;
   // ---- for whoever is told by on_group_gone: one thread
   /// Loads a copy of the model on devices, which takes rows from then on.
-  /// Errors  those of loading; unavailable: the model has been stopped
+  ///
+  /// n_kv_blocks_min  with fewer it would be of no use
+  /// Errors  those of loading; exhausted: the devices have no room for so many blocks; unavailable:
+  ///         the model has been stopped
   Result<engine::GroupId> add_group(const std::vector<model::Device*>& devices,
-                                    const std::optional<model::Collective>& collective);
-  /// Has a group leave at once: what it held goes on elsewhere.
-  void retire_group(engine::GroupId id);
+                                    const std::optional<model::Collective>& collective,
+                                    std::uint32_t n_kv_blocks_min = 0);
+  /// Blocks of a group that was not dropped yet.
+  [[nodiscard]] std::uint32_t n_kv_blocks(engine::GroupId id) const;
+  /// Has a group leave: what it holds goes on elsewhere, or runs to its end, as the mode says.
+  void retire_group(engine::GroupId id, engine::RetireMode mode);
   /// Destroys the copy of a group that has left.
   void drop_group(engine::GroupId id);
+
+  /// What is kept for prompts to come is forgotten. [any]
+  void drop_prefix_cache();
 
   /// Ends every sequence and the engine thread. [main]
   void stop();

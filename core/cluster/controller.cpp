@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -31,6 +32,21 @@ constexpr std::chrono::seconds kGreetingLimit{5};
 // Out of descriptors or memory: accepting again at once would only spin.
 constexpr std::chrono::milliseconds kAcceptPause{50};
 
+/// A worker that has joined.
+struct Seat {
+  std::shared_ptr<Member> member;
+  std::optional<Farewell> leaves_as;
+  bool is_dismissed = false;
+  std::optional<MemoryReport> memory;
+};
+
+std::vector<std::shared_ptr<model::Device>> devices_of(const std::shared_ptr<Member>& member) {
+  std::vector<std::shared_ptr<model::Device>> devices;
+  for (std::size_t i = 0; i < member->n_devices(); ++i)
+    devices.push_back(std::shared_ptr<model::Device>(member, &member->device(i)));
+  return devices;
+}
+
 }  // namespace
 
 struct Controller::Impl final : Membership {
@@ -40,8 +56,11 @@ struct Controller::Impl final : Membership {
   void accept();
   void adopt(tcp::socket socket);
   Result<void> admit(const std::shared_ptr<Member>& member) override;
+  void wants_to_leave(const Member& member) override;
+  void note_memory(const Member& member, const MemoryReport& report) override;
   void part(const std::shared_ptr<Member>& member, const Error& why) override;
   Result<void> check(const Join& join) const;
+  bool begin_leaving(const std::string& name, Farewell farewell);
   void tell_change();
 
   const ControllerOptions options;
@@ -53,9 +72,9 @@ struct Controller::Impl final : Membership {
   asio::steady_timer pause{context};
   std::map<const Member*, std::shared_ptr<Member>> strangers;  // [io] connected, not joined
 
-  mutable std::mutex mutex;                                // guards what follows
-  std::map<std::string, std::shared_ptr<Member>> members;  // joined, by name
-  ClusterStatus last;                                      // refusal and loss, without the workers
+  mutable std::mutex mutex;             // guards what follows
+  std::map<std::string, Seat> members;  // joined, by name
+  ClusterStatus last;                   // refusal and loss, without the workers
   std::function<void()> changed;
 
   telemetry::ClusterStats stats;
@@ -122,12 +141,12 @@ Result<void> Controller::Impl::check(const Join& join) const {
   if (const auto same = members.find(join.name); same != members.end()) {
     return Error{Code::invalid_argument,
                  "another worker has the name " + join.name + ", at " +
-                     same->second->link().peer() + "; choose another one with --name"};
+                     same->second.member->link().peer() + "; choose another one with --name"};
   }
   const DeviceOffer* known = nullptr;
   if (!options.devices.empty()) known = &options.devices.front();
   if (known == nullptr && !members.empty())
-    known = &members.begin()->second->join().devices.front();
+    known = &members.begin()->second.member->join().devices.front();
   if (known == nullptr) known = &join.devices.front();
   for (const DeviceOffer& device : join.devices)
     LUNA_TRY(check_same_arithmetic(*known, device));
@@ -152,7 +171,7 @@ Result<void> Controller::Impl::admit(const std::shared_ptr<Member>& member) {
   member->welcome();
   {
     const std::lock_guard lock(mutex);
-    members.emplace(join.name, member);
+    members.emplace(join.name, Seat{member, std::nullopt, false, std::nullopt});
     ++stats.n_joined;
   }
   tell_change();
@@ -168,16 +187,45 @@ void Controller::Impl::part(const std::shared_ptr<Member>& member, const Error& 
     last.last_refusal = member->link().peer() + ": " + why.message();
     return;
   }
+  bool is_expected = false;
   {
     const std::lock_guard lock(mutex);
     const auto found = members.find(member->name());
-    if (found == members.end() || found->second != member) return;
+    if (found == members.end() || found->second.member != member) return;
+    is_expected = found->second.is_dismissed;
     members.erase(found);
-    ++stats.n_lost;
-    last.last_loss = why.message();
+    ++(is_expected ? stats.n_drained : stats.n_lost);
+    if (!is_expected) last.last_loss = why.message();
   }
-  logger("cluster")->warn("worker lost name={} reason=\"{}\"", member->name(), why.message());
+  if (is_expected)
+    logger("cluster")->info("worker has left name={}", member->name());
+  else
+    logger("cluster")->warn("worker lost name={} reason=\"{}\"", member->name(), why.message());
   tell_change();
+}
+
+void Controller::Impl::wants_to_leave(const Member& member) {
+  begin_leaving(member.name(), Farewell::asked);
+}
+
+void Controller::Impl::note_memory(const Member& member, const MemoryReport& report) {
+  const std::lock_guard lock(mutex);
+  const auto found = members.find(member.name());
+  if (found != members.end()) found->second.memory = report;
+}
+
+bool Controller::Impl::begin_leaving(const std::string& name, Farewell farewell) {
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = members.find(name);
+    if (found == members.end()) return false;
+    // One that ends anyhow needs no other reason.
+    if (found->second.leaves_as == Farewell::asked) return true;
+    found->second.leaves_as = farewell;
+  }
+  logger("cluster")->info("worker is drained name={}", name);
+  tell_change();
+  return true;
 }
 
 void Controller::Impl::tell_change() {
@@ -185,8 +233,8 @@ void Controller::Impl::tell_change() {
   {
     const std::lock_guard lock(mutex);
     std::uint64_t n_devices = 0;
-    for (const auto& [name, member] : members)
-      n_devices += member->n_devices();
+    for (const auto& [name, seat] : members)
+      n_devices += seat.member->n_devices();
     stats.n_workers = members.size();
     stats.n_devices = n_devices;
     tell = changed;
@@ -205,8 +253,8 @@ Controller::~Controller() {
     for (const auto& [key, member] : impl->strangers)
       member->link().close({Code::cancelled, "the controller ends"});
     const std::lock_guard lock(impl->mutex);
-    for (const auto& [name, member] : impl->members)
-      member->link().close({Code::cancelled, "the controller ends"});
+    for (const auto& [name, seat] : impl->members)
+      seat.member->link().close({Code::cancelled, "the controller ends"});
   });
   // The closes above were posted behind this; what is left then is timers of strangers.
   asio::post(impl_->context, [impl = impl_.get()] {
@@ -246,18 +294,72 @@ const std::string& Controller::run() const {
 std::vector<std::shared_ptr<model::Device>> Controller::devices() const {
   std::vector<std::shared_ptr<model::Device>> devices;
   const std::lock_guard lock(impl_->mutex);
-  for (const auto& [name, member] : impl_->members)
-    for (std::size_t i = 0; i < member->n_devices(); ++i)
-      devices.push_back(std::shared_ptr<model::Device>(member, &member->device(i)));
+  for (const auto& [name, seat] : impl_->members)
+    std::ranges::copy(devices_of(seat.member), std::back_inserter(devices));
   return devices;
+}
+
+std::vector<std::shared_ptr<model::Device>> Controller::staying_devices() const {
+  std::vector<std::shared_ptr<model::Device>> devices;
+  const std::lock_guard lock(impl_->mutex);
+  for (const auto& [name, seat] : impl_->members)
+    if (!seat.leaves_as) std::ranges::copy(devices_of(seat.member), std::back_inserter(devices));
+  return devices;
+}
+
+Result<void> Controller::drain(const std::string& name, Farewell farewell) {
+  if (impl_->begin_leaving(name, farewell)) return {};
+  return Error{Code::not_found, "no worker has the name \"" + name + "\""};
+}
+
+void Controller::keep_leaving(const std::string& why) {
+  std::uint32_t n_kept = 0;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (auto& [name, seat] : impl_->members)
+      if (std::exchange(seat.leaves_as, std::nullopt)) ++n_kept;
+    if (n_kept > 0) impl_->last.last_kept = why;
+  }
+  if (n_kept == 0) return;
+  logger("cluster")->warn("workers are not drained n={} reason=\"{}\"", n_kept, why);
+  impl_->tell_change();
+}
+
+std::vector<LeavingWorker> Controller::leaving() const {
+  std::vector<LeavingWorker> leaving;
+  const std::lock_guard lock(impl_->mutex);
+  for (const auto& [name, seat] : impl_->members) {
+    if (!seat.leaves_as) continue;
+    LeavingWorker& worker = leaving.emplace_back();
+    worker.name = name;
+    worker.farewell = *seat.leaves_as;
+    for (std::size_t i = 0; i < seat.member->n_devices(); ++i)
+      worker.devices.push_back(&seat.member->device(i));
+  }
+  return leaving;
+}
+
+void Controller::dismiss(const std::string& name) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->members.find(name);
+  if (found == impl_->members.end() || !found->second.leaves_as) return;
+  if (std::exchange(found->second.is_dismissed, true)) return;
+  found->second.member->link().send(
+      FrameType::dismiss, 0, encode_farewell(*found->second.leaves_as));
+}
+
+void Controller::relieve(const std::string& name) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->members.find(name);
+  if (found != impl_->members.end()) found->second.member->link().send(FrameType::relieve, 0);
 }
 
 std::vector<DataEndpoint> Controller::endpoints_of(
     const std::vector<std::shared_ptr<model::Device>>& devices) const {
   std::vector<DataEndpoint> endpoints;
   const std::lock_guard lock(impl_->mutex);
-  for (const auto& [name, member] : impl_->members) {
-    Member& owner = *member;
+  for (const auto& [name, seat] : impl_->members) {
+    Member& owner = *seat.member;
     const bool is_used = std::ranges::any_of(devices, [&owner](const auto& device) {
       for (std::size_t i = 0; i < owner.n_devices(); ++i)
         if (device.get() == &owner.device(i)) return true;
@@ -273,12 +375,14 @@ std::vector<DataEndpoint> Controller::endpoints_of(
 ClusterStatus Controller::status() const {
   const std::lock_guard lock(impl_->mutex);
   ClusterStatus status = impl_->last;
-  for (const auto& [name, member] : impl_->members) {
+  for (const auto& [name, seat] : impl_->members) {
     WorkerStatus& worker = status.workers.emplace_back();
     worker.name = name;
-    worker.peer = member->link().peer();
-    worker.roles = member->join().roles;
-    for (const DeviceOffer& device : member->join().devices) {
+    worker.peer = seat.member->link().peer();
+    worker.roles = seat.member->join().roles;
+    worker.leaves_as = seat.leaves_as;
+    worker.memory = seat.memory;
+    for (const DeviceOffer& device : seat.member->join().devices) {
       worker.devices.push_back(device.name);
       worker.memory_bytes += device.memory_bytes;
     }

@@ -37,12 +37,22 @@ struct WorkerStatus {
   std::vector<std::string> devices;
   std::vector<std::string> roles;
   std::uint64_t memory_bytes = 0;
+  std::optional<Farewell> leaves_as;   ///< once nothing lies on its devices; none: it stays
+  std::optional<MemoryReport> memory;  ///< its last; none: none has come yet
+};
+
+/// A worker that is on its way out.
+struct LeavingWorker {
+  std::string name;
+  Farewell farewell{};
+  std::vector<const model::Device*> devices;
 };
 
 struct ClusterStatus {
   std::vector<WorkerStatus> workers;  ///< joined, by name
   std::string last_refusal;           ///< why, and who
   std::string last_loss;
+  std::string last_kept;  ///< why workers that should leave did not
 };
 
 /// Owns the port, the I/O thread and the connections. What it lends out stays valid while it is
@@ -64,6 +74,23 @@ class Controller {
 
   /// Devices of the workers that are here, in order of their names. [any]
   [[nodiscard]] std::vector<std::shared_ptr<model::Device>> devices() const;
+  /// Those of them whose workers do not leave. [any]
+  [[nodiscard]] std::vector<std::shared_ptr<model::Device>> staying_devices() const;
+
+  // ---- how workers leave; [any]
+  /// The worker shall leave; what lies on its devices goes elsewhere first, by whoever placed it.
+  /// Errors  not_found: no worker of this name
+  Result<void> drain(const std::string& name, Farewell farewell);
+  /// Those that leave stay after all.
+  ///
+  /// why  nobody can take what lies on their devices
+  void keep_leaving(const std::string& why);
+  [[nodiscard]] std::vector<LeavingWorker> leaving() const;
+  /// Nothing lies on its devices any more: it ends. One that does not leave is passed over.
+  void dismiss(const std::string& name);
+  /// It gives back to the system what nobody uses.
+  void relieve(const std::string& name);
+
   /// The processes that these devices lie in; local ones are left out. [any]
   [[nodiscard]] std::vector<DataEndpoint> endpoints_of(
       const std::vector<std::shared_ptr<model::Device>>& devices) const;

@@ -33,6 +33,16 @@ std::string_view name_of(FrameType type) {
       return "ping";
     case FrameType::leave:
       return "leave";
+    case FrameType::drain:
+      return "drain";
+    case FrameType::dismiss:
+      return "dismiss";
+    case FrameType::memory:
+      return "memory";
+    case FrameType::relieve:
+      return "relieve";
+    case FrameType::survey:
+      return "survey";
     case FrameType::plan:
       return "plan";
     case FrameType::pack:
@@ -119,11 +129,25 @@ Result<std::optional<Frame>> FrameReader::next() {
                  "a frame '" + std::string(name_of(known)) + "' of " + std::to_string(n_bytes) +
                      " bytes: at most " + std::to_string(n_max)};
   }
-  if (end_ - begin_ - kFrameHeadBytes < n_bytes) return std::optional<Frame>();
+  const std::size_t n_tag_bytes = seal_ ? FrameSeal::kTagBytes : 0;
+  if (end_ - begin_ - kFrameHeadBytes < n_bytes + n_tag_bytes) return std::optional<Frame>();
+  if (seal_) LUNA_TRY(check_tag(name_of(known), n_bytes));
   const std::span<const std::byte> bytes(buffer_);
   const Frame frame{known, subject, bytes.subspan(begin_ + kFrameHeadBytes, n_bytes)};
-  begin_ += kFrameHeadBytes + n_bytes;
+  begin_ += kFrameHeadBytes + n_bytes + n_tag_bytes;
   return std::optional<Frame>(frame);
+}
+
+/// Of the whole frame that comes next.
+Result<void> FrameReader::check_tag(std::string_view type, std::size_t n_bytes) {
+  const auto frame = std::span<const std::byte>(buffer_).subspan(begin_);
+  const auto sealed = frame.first(kFrameHeadBytes + n_bytes);
+  LUNA_TRY(const FrameSeal::Tag due, seal_->next(std::span(&sealed, 1)));
+  const auto tag = frame.subspan(sealed.size()).first<FrameSeal::kTagBytes>();
+  if (is_same_tag(due, tag)) return {};
+  return Error{Code::corrupt,
+               "a frame '" + std::string(type) +
+                   "' with a wrong tag: it was changed, repeated, held back or made up on its way"};
 }
 
 }  // namespace luna::cluster

@@ -5,8 +5,12 @@
 //   offset  0  4  magic "LCTL"        8  8  subject: which shard, 0 where there is none
 //           4  2  protocol version   16  4  n_bytes
 //           6  2  type               20  4  0
+//
+// Between sides that share a token, each frame after the greeting ends with a tag of 16 bytes over
+// head and payload, which n_bytes leaves out: see FrameSeal.
 #pragma once
 
+#include "core/cluster/frame_seal.hpp"
 #include "core/cluster/wire.hpp"
 
 #include <luna/result.hpp>
@@ -19,7 +23,7 @@
 
 namespace luna::cluster {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 inline constexpr std::size_t kFrameHeadBytes = 24;
 /// Before the other side has proved that it knows the token.
 inline constexpr std::uint32_t kGreetingBytesMax = 4096;
@@ -38,11 +42,16 @@ enum class FrameType : std::uint16_t {
   welcome,  // controller: it is one of us
   ping,     // either: I live
   leave,    // worker: it ends, in an orderly way
+  drain,    // worker: it wants to end, once nothing lies on its devices
+  dismiss,  // controller: nothing does any more; it ends
+  memory,   // worker: what its process takes
+  relieve,  // controller: give back to the system what nobody uses
   // About a shard, the subject.
+  survey,  // controller: which layers of a model do you have?
   plan,    // controller: make it so; what does it take?
   pack,    // controller: load the weights
   bind,    // controller: connect, allocate
-  answer,  // worker: to one of the three
+  answer,  // worker: to one of the four
   unload,  // controller: forget it
   abort,   // controller: end every wait for other devices
   step,    // controller: run this
@@ -68,22 +77,30 @@ FrameHead encode_head(FrameType type, std::uint64_t subject, std::size_t n_bytes
 /// promises. A resource of its connection. [io]
 class FrameReader {
  public:
-  /// From now on any type is read, and payloads up to kPayloadBytesMax.
-  void trust() { is_trusted_ = true; }
+  /// From now on any type is read, and payloads up to kPayloadBytesMax; with a seal, none whose tag
+  /// is not the one that is due.
+  void trust(std::optional<FrameSeal> seal = std::nullopt) {
+    is_trusted_ = true;
+    seal_ = std::move(seal);
+  }
 
   /// Where the next bytes go; never empty. Payloads given before are gone.
   std::span<std::byte> room();
   /// So many bytes were put there.
   void add(std::size_t n);
   /// The next whole frame, or none yet.
-  /// Errors  corrupt: no frame of ours, or too long; unsupported: another protocol version
+  /// Errors  corrupt: no frame of ours, too long, or one with a wrong tag; unsupported: another
+  ///         protocol version
   Result<std::optional<Frame>> next();
 
  private:
+  Result<void> check_tag(std::string_view type, std::size_t n_bytes);
+
   Bytes buffer_;
   std::size_t begin_ = 0;  // of what was not given yet
   std::size_t end_ = 0;
   bool is_trusted_ = false;
+  std::optional<FrameSeal> seal_;
 };
 
 }  // namespace luna::cluster

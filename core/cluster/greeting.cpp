@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace luna::cluster {
@@ -66,6 +67,16 @@ Result<Proof> prove(const Token& token,
     return Error{Code::internal, "OpenSSL made no HMAC"};
   }
   return proof;
+}
+
+/// What one side seals its frames with.
+Result<FrameSeal> seal_of(const Token& token,
+                          std::string_view side,
+                          std::span<const std::byte> hello,
+                          std::span<const std::byte> challenge) {
+  LUNA_TRY(const Proof key, prove(token, std::string(side) + "'s frames", {hello, challenge}));
+  static_assert(std::is_same_v<Proof, FrameSeal::Key>);
+  return FrameSeal::create(key);
 }
 
 /// Takes the same time wherever they differ.
@@ -153,6 +164,20 @@ Result<Reply> GreetingAcceptor::take_proof(const Frame& frame) {
   writer.raw(own);
   writer.raw(terms);
   return reply;
+}
+
+Result<std::optional<FrameSeals>> GreetingAcceptor::seals() const {
+  if (token_.bytes().empty()) return std::optional<FrameSeals>();
+  LUNA_TRY(FrameSeal outgoing, seal_of(token_, "controller", hello_, challenge_));
+  LUNA_TRY(FrameSeal incoming, seal_of(token_, "worker", hello_, challenge_));
+  return std::optional(FrameSeals{std::move(outgoing), std::move(incoming)});
+}
+
+Result<std::optional<FrameSeals>> GreetingDialer::seals() const {
+  if (token_.bytes().empty()) return std::optional<FrameSeals>();
+  LUNA_TRY(FrameSeal outgoing, seal_of(token_, "worker", hello_, challenge_));
+  LUNA_TRY(FrameSeal incoming, seal_of(token_, "controller", hello_, challenge_));
+  return std::optional(FrameSeals{std::move(outgoing), std::move(incoming)});
 }
 
 Result<Reply> GreetingDialer::begin() {

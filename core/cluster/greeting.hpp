@@ -6,11 +6,13 @@
 //   controller  accept     terms, HMAC-SHA256(token, "controller", hello, challenge, terms)
 //
 // Both sides are named in the proofs, so none can be sent back; both nonces are in them, so none
-// can be used again. It says who connects, not that nobody on the way reads or changes bytes: over
-// networks of others a tunnel belongs between the two.
+// can be used again. From the token and both nonces come the keys of the connection's two
+// directions, too, with which every frame afterwards is sealed: who stands on the way can read
+// them, but can neither change nor repeat one.
 #pragma once
 
 #include "core/cluster/frame.hpp"
+#include "core/cluster/frame_seal.hpp"
 
 #include <luna/result.hpp>
 
@@ -18,6 +20,7 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -62,6 +65,9 @@ class GreetingAcceptor {
   /// Errors  corrupt: not the frame that comes now; unavailable: a wrong token
   Result<Reply> take(const Frame& frame);
   [[nodiscard]] bool is_over() const { return is_over_; }
+  /// Of all frames once it is over; none: there is no token.
+  /// Errors  internal: what OpenSSL cannot do
+  [[nodiscard]] Result<std::optional<FrameSeals>> seals() const;
 
  private:
   Result<Reply> take_hello(const Frame& frame);
@@ -85,6 +91,8 @@ class GreetingDialer {
   Result<std::optional<Reply>> take(const Frame& frame);
   /// Once accepted.
   [[nodiscard]] const std::optional<Terms>& terms() const { return terms_; }
+  /// As GreetingAcceptor::seals(), from the other end.
+  [[nodiscard]] Result<std::optional<FrameSeals>> seals() const;
 
  private:
   const Token& token_;

@@ -33,8 +33,16 @@ void Link::start(std::shared_ptr<LinkHandler> handler) {
   read();
 }
 
-void Link::trust(std::chrono::milliseconds interval, std::chrono::milliseconds timeout) {
-  reader_.trust();
+void Link::trust(std::chrono::milliseconds interval,
+                 std::chrono::milliseconds timeout,
+                 std::optional<FrameSeals> seals) {
+  if (seals) {
+    reader_.trust(std::move(seals->incoming));
+    const std::lock_guard lock(mutex_);
+    seal_ = std::move(seals->outgoing);
+  } else {
+    reader_.trust();
+  }
   interval_ = interval;
   n_silent_max_ = static_cast<std::uint32_t>(std::max<std::int64_t>(2, timeout / interval));
   beat();
@@ -107,12 +115,22 @@ bool Link::send(FrameType type,
                 std::span<const std::byte> payload,
                 std::span<const std::byte> more) {
   FrameHead head = encode_head(type, subject, payload.size() + more.size());
-  const std::array<std::span<const std::byte>, 3> parts = {std::span(head), payload, more};
+  FrameSeal::Tag tag{};
+  std::array<std::span<const std::byte>, 4> parts = {std::span(head), payload, more, {}};
   const std::lock_guard lock(mutex_);
   if (!is_open()) return false;
+  if (seal_) {
+    const auto due = seal_->next(std::span(parts).first<3>());
+    if (!due) {
+      close(due.error());
+      return false;
+    }
+    tag = *due;
+    parts[3] = tag;
+  }
   std::size_t n_sent = 0;
   if (pending_.empty()) {
-    std::array<iovec, 3> vectors{};
+    std::array<iovec, 4> vectors{};
     for (std::size_t i = 0; i < parts.size(); ++i)
       vectors[i] = {const_cast<std::byte*>(parts[i].data()), parts[i].size()};
     msghdr message{};

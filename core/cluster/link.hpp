@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -47,10 +48,13 @@ class Link : public std::enable_shared_from_this<Link> {
   void start(std::shared_ptr<LinkHandler> handler);
   /// The other side is trusted: longer frames are read, pings are sent and silence is counted.
   ///
+  /// seals     of all frames from now on; none: there is no token
   /// interval  between pings
   /// timeout   of silence, counted while this process runs: one that was stopped blames nobody
   /// [io]
-  void trust(std::chrono::milliseconds interval, std::chrono::milliseconds timeout);
+  void trust(std::chrono::milliseconds interval,
+             std::chrono::milliseconds timeout,
+             std::optional<FrameSeals> seals);
   /// Ends the connection; on_closed() follows, from the I/O thread. What was sent before still goes
   /// out as far as the system takes it. [any]
   void close(Error why);
@@ -87,6 +91,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::mutex mutex_;  // guards what follows, and the socket's writing side
   Bytes pending_;     // that the system did not take yet
   bool is_flushing_ = false;
+  std::optional<FrameSeal> seal_;  // of what is sent
 };
 
 }  // namespace luna::cluster

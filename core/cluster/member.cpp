@@ -24,6 +24,14 @@ Result<void> Member::on_frame(const Frame& frame) {
       return give(frame);
     case FrameType::answer:
       return take_answer(frame);
+    case FrameType::drain:
+      membership_.wants_to_leave(*this);
+      return {};
+    case FrameType::memory: {
+      LUNA_TRY(const MemoryReport report, parse_memory(frame.payload));
+      membership_.note_memory(*this, report);
+      return {};
+    }
     case FrameType::leave:
       return Error{Code::unavailable, "it was told to end"};
     default:
@@ -39,7 +47,9 @@ Result<void> Member::greet(const Frame& frame) {
     return reply.error();
   }
   link_->send(reply->type, 0, reply->payload);
-  if (greeting_.is_over()) link_->trust(terms_.heartbeat, terms_.timeout);
+  if (!greeting_.is_over()) return {};
+  LUNA_TRY(auto seals, greeting_.seals());
+  link_->trust(terms_.heartbeat, terms_.timeout, std::move(seals));
   return {};
 }
 
@@ -121,6 +131,11 @@ Result<Answer> Member::ask(FrameType type, std::uint64_t shard_id, const Bytes& 
   return std::move(*answer);
 }
 
+std::uint64_t Member::next_id() {
+  const std::lock_guard lock(shards_mutex_);
+  return next_shard_id_++;
+}
+
 std::uint64_t Member::add_shard(RemoteShard& shard) {
   const std::lock_guard lock(shards_mutex_);
   const std::uint64_t id = next_shard_id_++;
@@ -131,6 +146,13 @@ std::uint64_t Member::add_shard(RemoteShard& shard) {
 void Member::remove_shard(const RemoteShard& shard) {
   const std::lock_guard lock(shards_mutex_);
   shards_.erase(shard.id());
+}
+
+Result<model::LayerRange> Member::Planner::layers_at_hand(const std::string& source,
+                                                          const std::string& identity) {
+  const Bytes survey = encode_survey({source, identity});
+  LUNA_TRY(const Answer answer, member_.ask(FrameType::survey, member_.next_id(), survey));
+  return answer.layers;
 }
 
 Result<std::unique_ptr<model::DeviceShard>> Member::Planner::plan(const model::ShardOrder& order) {

@@ -31,6 +31,9 @@ class Membership {
   /// Welcomes it before others can find it.
   /// Errors  why this worker is not wanted, for people
   virtual Result<void> admit(const std::shared_ptr<Member>& member) = 0;
+  /// It wants to leave, once nothing lies on its devices.
+  virtual void wants_to_leave(const Member& member) = 0;
+  virtual void note_memory(const Member& member, const MemoryReport& report) = 0;
   /// The connection has ended; `member` may never have been admitted.
   virtual void part(const std::shared_ptr<Member>& member, const Error& why) = 0;
 };
@@ -57,6 +60,8 @@ class Member final : public LinkHandler, public std::enable_shared_from_this<Mem
   [[nodiscard]] std::size_t n_devices() const { return devices_.size(); }
   [[nodiscard]] Link& link() { return *link_; }
 
+  /// A number for a question that is not about a shard.
+  std::uint64_t next_id();
   /// Asks for something that takes time and waits for the answer. [start-up]
   /// Errors  what the worker answers; unavailable: it is lost
   Result<Answer> ask(FrameType type, std::uint64_t shard_id, const Bytes& payload);
@@ -71,6 +76,8 @@ class Member final : public LinkHandler, public std::enable_shared_from_this<Mem
    public:
     Planner(Member& member, std::uint32_t device_idx) : member_(member), idx_(device_idx) {}
     Result<std::unique_ptr<model::DeviceShard>> plan(const model::ShardOrder& order) override;
+    Result<model::LayerRange> layers_at_hand(const std::string& source,
+                                             const std::string& identity) override;
 
    private:
     Member& member_;

@@ -169,6 +169,56 @@ Result<Join> parse_join(std::span<const std::byte> payload) {
   return finished(reader, std::move(join), "join");
 }
 
+Bytes encode_farewell(Farewell farewell) {
+  Bytes bytes;
+  WireWriter(bytes).number(static_cast<std::uint8_t>(farewell));
+  return bytes;
+}
+
+Result<Farewell> parse_farewell(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const auto value = reader.number<std::uint8_t>();
+  if (value > static_cast<std::uint8_t>(Farewell::restart))
+    reader.fail("a farewell of kind " + std::to_string(value));
+  return finished(reader, static_cast<Farewell>(value), "dismiss");
+}
+
+Bytes encode_memory(const MemoryReport& report) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(report.resident);
+  writer.number(report.fixed);
+  writer.number(report.kv);
+  writer.number(report.budget);
+  return bytes;
+}
+
+Result<MemoryReport> parse_memory(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  MemoryReport report;
+  report.resident = reader.number<std::uint64_t>();
+  report.fixed = reader.number<std::uint64_t>();
+  report.kv = reader.number<std::uint64_t>();
+  report.budget = reader.number<std::uint64_t>();
+  return finished(reader, report, "memory");
+}
+
+Bytes encode_survey(const Survey& survey) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.text(survey.source);
+  writer.text(survey.identity);
+  return bytes;
+}
+
+Result<Survey> parse_survey(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  Survey survey;
+  survey.source = reader.text(kPathBytesMax);
+  survey.identity = reader.text(kNameBytesMax);
+  return finished(reader, std::move(survey), "survey");
+}
+
 Bytes encode_plan(const Plan& plan) {
   Bytes bytes;
   WireWriter writer(bytes);
@@ -263,6 +313,8 @@ Bytes encode_answer(const Answer& answer) {
                                     answer.memory.kv})
     writer.number(value);
   writer.text(answer.address);
+  writer.number(answer.layers.first);
+  writer.number(answer.layers.count);
   return bytes;
 }
 
@@ -280,6 +332,11 @@ Result<Answer> parse_answer(std::span<const std::byte> payload) {
                                &answer.memory.kv})
     *value = reader.number<std::uint64_t>();
   answer.address = reader.text(LUNA_ADDRESS_BYTES_MAX);
+  answer.layers.first = reader.number<std::uint32_t>();
+  answer.layers.count = reader.number<std::uint32_t>();
+  // So that the end of the range is a number, too.
+  if (answer.layers.first > kStepItemsMax || answer.layers.count > kStepItemsMax)
+    reader.fail(std::to_string(answer.layers.count) + " layers");
   if (code != 0) {
     const bool is_known = code >= static_cast<int>(Code::internal) &&
                           code <= static_cast<int>(Code::invalid_argument);

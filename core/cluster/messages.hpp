@@ -63,6 +63,38 @@ Bytes encode_join(const Join& join);
 /// Errors  corrupt
 Result<Join> parse_join(std::span<const std::byte> payload);
 
+/// dismiss: why a worker ends.
+enum class Farewell : std::uint8_t {
+  asked,    ///< it asked for it
+  drained,  ///< somebody asked the controller for it
+  restart,  ///< it shall be started again: it holds memory that it does not give back
+};
+Bytes encode_farewell(Farewell farewell);
+/// Errors  corrupt
+Result<Farewell> parse_farewell(std::span<const std::byte> payload);
+
+/// memory: what a worker's process takes, in bytes, since it began to work.
+struct MemoryReport {
+  std::uint64_t resident = 0;  ///< that no file stands behind, beyond what it had before any shard
+  std::uint64_t fixed = 0;     ///< planned for the weights and working memory of its shards
+  std::uint64_t kv = 0;        ///< and for their KV
+  std::uint64_t budget = 0;    ///< of all its devices
+
+  friend bool operator==(const MemoryReport&, const MemoryReport&) = default;
+};
+Bytes encode_memory(const MemoryReport& report);
+/// Errors  corrupt
+Result<MemoryReport> parse_memory(std::span<const std::byte> payload);
+
+/// survey: of which model.
+struct Survey {
+  std::string source;  ///< as in model::ShardOrder
+  std::string identity;
+};
+Bytes encode_survey(const Survey& survey);
+/// Errors  corrupt
+Result<Survey> parse_survey(std::span<const std::byte> payload);
+
 /// plan: a shard on a device of the worker.
 struct Plan {
   std::uint32_t device_idx = 0;
@@ -81,11 +113,13 @@ Bytes encode_bind(const Bind& bind);
 /// Errors  corrupt
 Result<Bind> parse_bind(std::span<const std::byte> payload);
 
-/// answer: to a plan with what the shard takes and where its rank is reached, else with nothing.
+/// answer: to a plan with what the shard takes and where its rank is reached, to a survey with the
+/// layers, else with nothing.
 struct Answer {
   Result<void> result;
   model::ShardMemory memory;
   std::string address;
+  model::LayerRange layers;
 };
 Bytes encode_answer(const Answer& answer);
 /// Errors  corrupt

@@ -1,6 +1,7 @@
 #include "core/cluster/worker.hpp"
 
 #include "core/base/log.hpp"
+#include "core/base/process_memory.hpp"
 #include "core/cluster/worker_session.hpp"
 
 #include <boost/asio/connect.hpp>
@@ -35,7 +36,7 @@ struct Worker::Impl {
       : options(std::move(o)), parts(std::move(p)), token(std::move(t)) {}
 
   Result<std::shared_ptr<Link>> connect();
-  Result<bool> serve_once(const std::function<bool()>& keep_going);
+  Result<std::optional<Farewell>> serve_once(const std::function<bool()>& keep_going);
 
   const WorkerOptions options;
   const WorkerParts parts;
@@ -74,8 +75,9 @@ Result<std::shared_ptr<Link>> Worker::Impl::connect() {
   }
 }
 
-/// One connection from beginning to end. True: it had joined.
-Result<bool> Worker::Impl::serve_once(const std::function<bool()>& keep_going) {
+/// One connection from beginning to end.
+/// Errors  why it did not join
+Result<std::optional<Farewell>> Worker::Impl::serve_once(const std::function<bool()>& keep_going) {
   LUNA_TRY(const auto link, connect());
   const auto session = std::make_shared<WorkerSession>(options, parts, token, link);
   asio::post(context, [link, session] {
@@ -87,7 +89,7 @@ Result<bool> Worker::Impl::serve_once(const std::function<bool()>& keep_going) {
   if (!session->has_joined()) return ended;
   if (ended.code() != Code::cancelled)
     logger("cluster")->warn("controller lost reason=\"{}\"", ended.message());
-  return true;
+  return session->farewell();
 }
 
 Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -103,17 +105,19 @@ Result<std::unique_ptr<Worker>> Worker::create(WorkerOptions options, WorkerPart
   if (options.token_file) {
     LUNA_TRY(token, Token::read(*options.token_file));
   }
+  options.resident_before = resident_bytes();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(parts), std::move(token));
   impl->thread = std::thread([&context = impl->context] { context.run(); });
   return std::unique_ptr<Worker>(new Worker(std::move(impl)));
 }
 
-void Worker::run(const std::function<bool()>& keep_going) {
+std::optional<Farewell> Worker::run(const std::function<bool()>& keep_going) {
   auto pause = kPauseMin;
   std::string last_reason;
   while (keep_going()) {
     const auto served = impl_->serve_once(keep_going);
     if (served) {
+      if (*served) return *served;
       pause = kPauseMin;
       last_reason.clear();
       continue;
@@ -128,6 +132,7 @@ void Worker::run(const std::function<bool()>& keep_going) {
       std::this_thread::sleep_for(kLook);
     pause = std::min(2 * pause, kPauseMax);
   }
+  return std::nullopt;
 }
 
 }  // namespace luna::cluster

@@ -9,10 +9,12 @@
 
 #include <luna/result.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +26,10 @@ struct WorkerOptions {
   std::optional<std::filesystem::path> token_file;
   Join join;              ///< what it says of itself
   std::string data_host;  ///< where other workers reach it; empty: as the controller does
+  /// How long it serves on when it is told to end, so that others take over what lies on it.
+  std::chrono::milliseconds drain_timeout{0};
   std::uint32_t n_load_threads = 0;
+  std::uint64_t resident_before = 0;  ///< of this process before any shard; create() fills it in
 };
 
 /// What a worker works with; outlives it.
@@ -48,8 +53,10 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   ~Worker();
 
-  /// Until `keep_going` turns false, which is asked every 100 ms at least; then it leaves in order.
-  void run(const std::function<bool()>& keep_going);
+  /// Until `keep_going` turns false, which is asked every 100 ms at least, or the controller
+  /// dismisses it; it leaves in order.
+  /// Returns  as what it was dismissed; none: it was not
+  std::optional<Farewell> run(const std::function<bool()>& keep_going);
 
   struct Impl;
 

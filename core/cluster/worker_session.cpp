@@ -1,8 +1,11 @@
 #include "core/cluster/worker_session.hpp"
 
 #include "core/base/log.hpp"
+#include "core/base/process_memory.hpp"
+#include "core/model/layers_at_hand.hpp"
 #include "core/model/model_identity.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -12,6 +15,8 @@ namespace {
 
 // How often the main thread looks whether it shall end.
 constexpr std::chrono::milliseconds kLook{100};
+// How often it says what its process takes.
+constexpr std::chrono::milliseconds kReport{500};
 // A controller asks for a few shards at a time.
 constexpr std::size_t kJobsMax = 1024;
 
@@ -46,6 +51,9 @@ Result<void> WorkerSession::on_frame(const Frame& frame) {
     case FrameType::refuse:
       return Error{Code::unavailable, "refused: " + parse_refusal(frame.payload)};
     case FrameType::welcome:
+    case FrameType::dismiss:
+    case FrameType::relieve:
+    case FrameType::survey:
     case FrameType::plan:
     case FrameType::pack:
     case FrameType::bind:
@@ -69,7 +77,8 @@ Result<void> WorkerSession::greet(const Frame& frame) {
     return {};
   }
   const Terms& terms = *greeting_.terms();
-  link_->trust(terms.heartbeat, terms.timeout);
+  LUNA_TRY(auto seals, greeting_.seals());
+  link_->trust(terms.heartbeat, terms.timeout, std::move(seals));
   link_->send(FrameType::join, 0, encode_join(options_.join));
   const std::lock_guard lock(jobs_mutex_);
   terms_ = terms;
@@ -109,14 +118,44 @@ std::optional<WorkerSession::Job> WorkerSession::next_job(const std::function<bo
     }
     wake_.wait_for(lock, kLook);
     lock.unlock();
-    const bool goes_on = keep_going();
+    if (!keep_going()) wish_to_leave();
+    report_memory();
     lock.lock();
-    if (!goes_on) {
-      closed_ = Error{Code::cancelled, "told to end"};
-      link_->send(FrameType::leave, 0);
-    }
   }
   return std::nullopt;
+}
+
+/// Others shall take over what lies here; when they have, or do not in time, it leaves.
+void WorkerSession::wish_to_leave() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool has_begun = leaves_since_.has_value();
+  if (!has_begun) leaves_since_ = now;
+  const bool waits = has_joined() && now - *leaves_since_ < options_.drain_timeout;
+  if (waits && !has_begun) link_->send(FrameType::drain, 0);
+  if (waits) return;
+  link_->send(FrameType::leave, 0);
+  const std::lock_guard lock(jobs_mutex_);
+  if (!closed_) closed_ = Error{Code::cancelled, "told to end"};
+}
+
+void WorkerSession::report_memory() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!has_joined() || now - reported_at_ < kReport) return;
+  reported_at_ = now;
+  const std::uint64_t resident = resident_bytes();
+  MemoryReport report;
+  report.resident = resident - std::min(resident, options_.resident_before);
+  for (const model::Device* device : parts_.devices)
+    report.budget += device->memory_bytes();
+  {
+    const std::lock_guard lock(shards_mutex_);
+    for (const auto& [id, shard] : shards_) {
+      const model::ShardMemory& memory = shard->local().memory();
+      report.fixed += memory.fixed();
+      report.kv += memory.kv;
+    }
+  }
+  link_->send(FrameType::memory, 0, encode_memory(report));
 }
 
 Error WorkerSession::serve(const std::function<bool()>& keep_going) {
@@ -128,34 +167,78 @@ Error WorkerSession::serve(const std::function<bool()>& keep_going) {
 }
 
 void WorkerSession::do_job(const Job& job) {
-  if (job.type == FrameType::welcome) {
+  switch (job.type) {
+    case FrameType::welcome:
+      return join_run();
+    case FrameType::dismiss:
+      return be_dismissed(job);
+    case FrameType::relieve:
+      return relieve();
+    case FrameType::unload:
+      return unload(job.shard_id);
+    default:
+      return answer(job);
+  }
+}
+
+void WorkerSession::join_run() {
+  TransportTerms terms;
+  {
+    const std::lock_guard lock(jobs_mutex_);
+    terms.run = terms_->run;
+  }
+  terms.host = options_.data_host.empty() ? link_->own_host() : options_.data_host;
+  terms.token_file = options_.token_file;
+  parts_.transports->set_terms(std::move(terms));
+  {
     const std::lock_guard lock(jobs_mutex_);
     has_joined_ = true;
-    TransportTerms terms;
-    terms.run = terms_->run;
-    terms.host = options_.data_host.empty() ? link_->own_host() : options_.data_host;
-    terms.token_file = options_.token_file;
-    parts_.transports->set_terms(std::move(terms));
-    parts_.say("joined " + link_->peer() + " as " + options_.join.name);
-    return;
   }
-  if (job.type == FrameType::unload) {
-    std::unique_ptr<WorkerShard> shard;
-    {
-      const std::lock_guard lock(shards_mutex_);
-      const auto found = shards_.find(job.shard_id);
-      if (found == shards_.end()) return;
-      found->second->abort();
-      shard = std::move(found->second);
-      shards_.erase(found);
-    }
-    logger("cluster")->info("shard unloaded id={}", job.shard_id);
-    return;  // which waits for its steps
+  parts_.say("joined " + link_->peer() + " as " + options_.join.name);
+}
+
+void WorkerSession::be_dismissed(const Job& job) {
+  const auto farewell = parse_farewell(job.payload);
+  link_->send(FrameType::leave, 0);
+  const std::lock_guard lock(jobs_mutex_);
+  if (farewell) {
+    farewell_ = *farewell;
+    closed_ = Error{Code::cancelled, "dismissed"};
+  } else {
+    closed_ = farewell.error();
   }
+}
+
+/// What nobody uses goes back to the system.
+void WorkerSession::relieve() {
+  const std::uint64_t before = resident_bytes();
+  for (const auto& store : stores_)
+    store->clear();
+  trim_heap();
+  logger("cluster")->info("memory was given back before={} now={}", before, resident_bytes());
+}
+
+void WorkerSession::unload(std::uint64_t shard_id) {
+  std::unique_ptr<WorkerShard> shard;
+  {
+    const std::lock_guard lock(shards_mutex_);
+    const auto found = shards_.find(shard_id);
+    if (found == shards_.end()) return;
+    found->second->abort();
+    shard = std::move(found->second);
+    shards_.erase(found);
+  }
+  shard.reset();  // which waits for its steps
+  logger("cluster")->info("shard unloaded id={}", shard_id);
+}
+
+void WorkerSession::answer(const Job& job) {
   Answer answer;
   if (!has_joined()) {
     // The welcome brings the terms that transports are opened with.
     answer.result = Error{Code::corrupt, "asked ahead of the welcome"};
+  } else if (job.type == FrameType::survey) {
+    answer.result = survey(job, answer);
   } else if (job.type == FrameType::plan) {
     answer.result = plan(job, answer);
   } else if (WorkerShard* shard = find(job.shard_id); shard == nullptr) {
@@ -173,6 +256,14 @@ void WorkerSession::do_job(const Job& job) {
                             name_of(job.type),
                             answer.result.error().message());
   link_->send(FrameType::answer, job.shard_id, encode_answer(answer));
+}
+
+Result<void> WorkerSession::survey(const Job& job, Answer& answer) {
+  LUNA_TRY(const Survey survey, parse_survey(job.payload));
+  LUNA_TRY(const std::filesystem::path path, parts_.find_model(survey.source));
+  LUNA_TRY(check_identity(path, survey.identity));
+  LUNA_TRY(answer.layers, model::layers_at_hand(path));
+  return {};
 }
 
 Result<void> WorkerSession::plan(const Job& job, Answer& answer) {

@@ -9,6 +9,7 @@
 
 #include <luna/result.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -44,6 +45,8 @@ class WorkerSession final : public LinkHandler {
   /// shard is left. [main]
   Error serve(const std::function<bool()>& keep_going);
   [[nodiscard]] bool has_joined() const;
+  /// As what the controller dismissed it; none: it did not.
+  [[nodiscard]] std::optional<Farewell> farewell() const { return farewell_; }
 
  private:
   /// Something that takes time.
@@ -56,7 +59,15 @@ class WorkerSession final : public LinkHandler {
   Result<void> greet(const Frame& frame);
   Result<void> run_step(const Frame& frame);
   std::optional<Job> next_job(const std::function<bool()>& keep_going);
+  void wish_to_leave();
+  void report_memory();
   void do_job(const Job& job);
+  void join_run();
+  void be_dismissed(const Job& job);
+  void relieve();
+  void unload(std::uint64_t shard_id);
+  void answer(const Job& job);
+  Result<void> survey(const Job& job, Answer& answer);
   Result<void> plan(const Job& job, Answer& answer);
   Result<void> check_identity(const std::filesystem::path& path, const std::string& wanted);
   [[nodiscard]] WorkerShard* find(std::uint64_t shard_id);
@@ -76,6 +87,9 @@ class WorkerSession final : public LinkHandler {
     std::string text;
   };
   std::optional<Identity> identity_;
+  std::chrono::steady_clock::time_point reported_at_;                  // its memory, last. [main]
+  std::optional<std::chrono::steady_clock::time_point> leaves_since_;  // [main]
+  std::optional<Farewell> farewell_;                                   // [main]
 
   std::mutex shards_mutex_;  // guards the map, and is held while a step is started
   std::map<std::uint64_t, std::unique_ptr<WorkerShard>> shards_;

@@ -22,6 +22,7 @@ WorkerShard::~WorkerShard() {
 }
 
 Result<void> WorkerShard::bind(const Bind& bind) {
+  if (memory_bytes_ != 0) return Error{Code::corrupt, "a shard bound twice"};
   const std::uint64_t bytes =
       shard_->memory().fixed() + bind.n_kv_blocks * shard_->memory().kv_block;
   model::Device& device = shard_->device();
@@ -34,12 +35,13 @@ Result<void> WorkerShard::bind(const Bind& bind) {
   memory_bytes_ = bytes;
   LUNA_TRY(shard_->bind(bind.n_kv_blocks, bind.terms));
   n_kv_blocks_ = bind.n_kv_blocks;
-  const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < program_.n_lanes; ++i) {
     Lane& lane = lanes_.emplace_back();
     lane.shard = this;
     lane.idx = i;
   }
+  // Steps may come from now on, on another thread.
+  is_bound_.store(true, std::memory_order_release);
   return {};
 }
 
@@ -75,6 +77,8 @@ Result<void> WorkerShard::check(const Step& step) const {
 }
 
 Result<void> WorkerShard::start(std::span<const std::byte> payload) {
+  if (!is_bound_.load(std::memory_order_acquire))
+    return Error{Code::corrupt, "step: the shard is not bound"};
   LUNA_TRY(parse_step(payload, parsed_));
   LUNA_TRY(check(parsed_));
   Lane& lane = lanes_[parsed_.lane];

@@ -8,6 +8,7 @@
 #include <luna/abi/backend.h>
 #include <luna/result.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -64,6 +65,7 @@ class WorkerShard {
   const std::unique_ptr<model::LocalShard> shard_;
   const model::ProgramOptions program_;
   const std::shared_ptr<Link> link_;
+  std::atomic<bool> is_bound_{false};  // then what follows is there, for the I/O thread
   std::uint32_t n_kv_blocks_ = 0;
   std::uint64_t memory_bytes_ = 0;  // of the device's budget
 

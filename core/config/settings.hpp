@@ -180,6 +180,9 @@ struct ClusterSettings {
   std::chrono::milliseconds heartbeat{};
   std::chrono::milliseconds timeout{};  ///< a worker that is silent for this long is lost
   std::uint32_t n_devices_min = 0;      ///< of workers, before a model is placed on them
+  /// Above this share of its budget for so long, a worker is relieved, drained, restarted.
+  std::uint32_t memory_alarm_percent = 0;
+  std::chrono::milliseconds memory_alarm{};
 };
 
 enum class SpeculationMethod { off, ngram, draft };

@@ -219,6 +219,13 @@ constexpr std::array kKeys = {
   KeyRow{"cluster", "min_devices", integer, 1, 1024, "", "1",
          "devices of workers that must be there before a model is placed on them",
          store<&ClusterSettings::n_devices_min>},
+  KeyRow{"cluster", "memory_alarm_percent", integer, 1, 99, "", "85",
+         "share of a worker's budget that bytes may take which no eviction gives back, KV left out",
+         store<&ClusterSettings::memory_alarm_percent>},
+  KeyRow{"cluster", "memory_alarm_ms", integer, 100, kDayMs, "", "60000",
+         "a worker above it for this long gives back what it can; if that does not help, it is "
+         "drained and ends with status 75, to be started again",
+         store<&ClusterSettings::memory_alarm>},
   KeyRow{"speculation", "method", choice, 0, 0, "off|ngram|draft", "off",
          "ngram: what followed the same tokens before, in the prompt or the answer; draft: what "
          "draft_model says", store<&SpeculationSettings::method>},

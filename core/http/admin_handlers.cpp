@@ -5,6 +5,8 @@
 #include <boost/json/serialize.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <utility>
 
 namespace luna::http {
@@ -27,6 +29,26 @@ json::object model_object(const ModelService& models, const std::string& name) {
 
 bool is_alive(const ModelService& models) {
   return models.is_alive == nullptr || models.is_alive(models.is_alive_context);
+}
+
+/// What %-escapes of a query's value stand for; none: there is a broken one, or another value
+/// follows.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  while (!text.empty()) {
+    unsigned value = static_cast<unsigned char>(text.front());
+    std::size_t n = 1;
+    if (text.front() == '&' || text.front() == '#') return std::nullopt;
+    if (text.front() == '%') {
+      n = 3;
+      if (text.size() < n) return std::nullopt;
+      const auto [rest, error] = std::from_chars(text.data() + 1, text.data() + n, value, 16);
+      if (error != std::errc() || rest != text.data() + n) return std::nullopt;
+    }
+    decoded.push_back(static_cast<char>(value));
+    text.remove_prefix(n);
+  }
+  return decoded;
 }
 
 Reply state_reply(unsigned status, const telemetry::Health& health) {
@@ -87,6 +109,26 @@ Reply metrics_reply(const ModelService& models) {
 Reply cluster_reply(const Service& service) {
   Reply reply;
   reply.body = service.cluster.render(service.cluster.context);
+  return reply;
+}
+
+Reply drain_reply(const Service& service, std::string_view target) {
+  constexpr std::string_view kQuery = "?worker=";
+  const auto query = target.find(kQuery);
+  const auto worker = query == std::string_view::npos
+                          ? std::nullopt
+                          : percent_decoded(target.substr(query + kQuery.size()));
+  if (!worker || worker->empty())
+    return error_reply(invalid_request(
+        "worker", "the query must name the worker: /admin/drain?worker=NAME", "missing_worker"));
+  if (const auto told = service.cluster.drain(service.cluster.context, *worker); !told)
+    return error_reply(to_api_error(told.error()));
+  Reply reply;
+  reply.status = 202;
+  json::object object;
+  object["worker"] = *worker;
+  object["status"] = "draining";
+  reply.body = json::serialize(object);
   return reply;
 }
 

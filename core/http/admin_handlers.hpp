@@ -19,6 +19,10 @@ Reply model_reply(const ModelService& models, std::string_view id);
 Reply metrics_reply(const ModelService& models);
 /// Workers and their devices, as JSON; there must be a cluster.
 Reply cluster_reply(const Service& service);
+/// Has the worker leave that the query names; there must be a cluster.
+///
+/// target  of the request: "/admin/drain?worker=w0"
+Reply drain_reply(const Service& service, std::string_view target);
 /// The last steps of every model, a line of JSON each: where their time went.
 Reply steps_reply(const ModelService& models);
 /// How the groups of devices stand: a line of JSON each.

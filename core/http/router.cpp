@@ -27,7 +27,8 @@ enum class Handler {
   steps,
   groups,
   checks,
-  cluster
+  cluster,
+  drain
 };
 
 struct Route {
@@ -49,6 +50,7 @@ constexpr Route kRoutes[] = {
     {"/admin/groups", Handler::groups, "GET, HEAD", false},
     {"/admin/checks", Handler::checks, "GET, HEAD", false},
     {"/admin/cluster", Handler::cluster, "GET, HEAD", false},
+    {"/admin/drain", Handler::drain, "POST", false},
 };
 constexpr Route kModelRoute = {"/v1/models/", Handler::model, "GET, HEAD", false};
 
@@ -63,11 +65,14 @@ std::string_view path_of(const HttpRequest& request) {
   return path.substr(0, path.find('?'));
 }
 
+bool is_of_cluster(const Route& route) {
+  return route.handler == Handler::cluster || route.handler == Handler::drain;
+}
+
 const Route* find_route(std::string_view path, const Service& service) {
   for (const Route& route : kRoutes)
     if (route.path == path) {
-      const bool is_there = route.handler != Handler::cluster || service.cluster.render != nullptr;
-      return is_there ? &route : nullptr;
+      return !is_of_cluster(route) || service.cluster.render != nullptr ? &route : nullptr;
     }
   return path.starts_with(kModelRoute.path) ? &kModelRoute : nullptr;
 }
@@ -117,10 +122,16 @@ std::optional<Reply> refuse(Exchange& exchange, const Route* route) {
     exchange.set_tenant(*tenant);
   }
   if (route == nullptr) return error_reply(not_found(method_name, path_of(request)));
-  const bool needs_models = !route->open && route->handler != Handler::cluster;
+  const bool needs_models = !route->open && !is_of_cluster(*route);
   if (exchange.models() == nullptr && needs_models)
     return error_reply(to_api_error(Error{Code::unavailable, "the models are being loaded"}));
-  if (is_allowed(*route, request.method())) return std::nullopt;
+  if (is_allowed(*route, request.method())) {
+    // A page of another site can have a browser post this, without a question before.
+    if (route->handler != Handler::drain || field(request, bhttp::field::origin).empty())
+      return std::nullopt;
+    return error_reply(
+        {403, "permission_error", "origin_not_allowed", "", "not for pages of browsers", {}});
+  }
   ApiError error = invalid_request(
       "",
       std::string(method_name) + " is not allowed here, only " + std::string(route->methods),
@@ -133,6 +144,7 @@ std::optional<Reply> refuse(Exchange& exchange, const Route* route) {
 
 /// refuse() has seen to it that there are models where the handler needs them.
 Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
+  const auto target = exchange.request().target();
   switch (handler) {
     case Handler::models:
       return models_reply(*exchange.models());
@@ -152,6 +164,8 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
       return checks_reply(*exchange.models());
     case Handler::cluster:
       return cluster_reply(exchange.service());
+    case Handler::drain:
+      return drain_reply(exchange.service(), {target.data(), target.size()});
     case Handler::chat:
     case Handler::completion:
       break;

@@ -8,6 +8,8 @@
 #include "core/telemetry/health.hpp"
 #include "core/telemetry/metrics.hpp"
 
+#include <luna/result.hpp>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -25,9 +27,11 @@ struct ModelService {
   bool (*is_ready)(void* context) = nullptr;
 };
 
-/// What /admin/cluster shows, also while the models are loaded. [any]
+/// What /admin/cluster shows and /admin/drain does, also while the models are loaded. [any]
 struct ClusterPage {
   std::string (*render)(void* context) = nullptr;  ///< null: there is no cluster
+  /// Errors  not_found: no worker of this name; unavailable: not yet
+  Result<void> (*drain)(void* context, const std::string& worker) = nullptr;
   void* context = nullptr;
 };
 

@@ -75,6 +75,12 @@ class ShardPlanner {
   virtual ~ShardPlanner() = default;
   /// Errors  those of opening and planning there; unavailable: the process is gone
   virtual Result<std::unique_ptr<DeviceShard>> plan(const ShardOrder& order) = 0;
+  /// Which layers of a model there are where shards are made.
+  ///
+  /// source, identity  as in ShardOrder
+  /// Errors  those of opening there; unavailable: the process is gone
+  virtual Result<LayerRange> layers_at_hand(const std::string& source,
+                                            const std::string& identity) = 0;
 };
 
 }  // namespace luna::model

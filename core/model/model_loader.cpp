@@ -223,8 +223,24 @@ class ModelLoader {
     std::vector<std::uint64_t> budgets;
     for (const Device* device : resources_.devices)
       budgets.push_back(device->memory_bytes_left());
-    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets));
+    LUNA_TRY(const std::vector<LayerRange> at_hand, layers_at_hand());
+    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, at_hand));
     return {};
+  }
+
+  /// By device: one of another process may reach some shards only.
+  Result<std::vector<LayerRange>> layers_at_hand() {
+    std::vector<LayerRange> at_hand(n_devices(), {0, config_.n_layers});
+    if (has_remote()) {
+      LUNA_TRY(order_.identity, model_identity(options_.path));
+    }
+    LUNA_TRY(for_each_shard([&](std::size_t rank) -> Result<void> {
+      ShardPlanner* const planner = resources_.devices[rank]->planner();
+      if (planner == nullptr) return {};
+      LUNA_TRY(at_hand[rank], planner->layers_at_hand(options_.source, order_.identity));
+      return {};
+    }));
+    return at_hand;
   }
 
   [[nodiscard]] bool has_remote() const {
@@ -240,7 +256,7 @@ class ModelLoader {
     order_.vocab_size = config_.vocab_size;
     order_.layers = model_->layers_;
     if (resources_.devices.size() > 1) order_.transport = resources_.collective->transport;
-    if (has_remote()) {
+    if (has_remote() && order_.identity.empty()) {
       LUNA_TRY(order_.identity, model_identity(options_.path));
     }
     const auto shared = std::make_shared<const ModelFile>(std::move(file));

@@ -248,6 +248,23 @@ constexpr CheckFamily kOfChecks[] = {
 };
 constexpr std::array<const char*, kCheckSkips> kSkipNames = {"too_large", "no_room", "failed"};
 
+/// Where groups stand now.
+std::vector<std::size_t> places_of(const EngineStats& stats) {
+  std::vector<std::size_t> places;
+  for (std::size_t g = 0; g < stats.groups.size(); ++g)
+    if (stats.groups[g].n_devices.load(std::memory_order_acquire) > 0) places.push_back(g);
+  return places;
+}
+
+boost::json::array devices_of(const EngineStats& stats, std::size_t place) {
+  const GroupStats& group = stats.groups[place];
+  boost::json::array names;
+  const std::size_t n_devices = group.n_devices.load(std::memory_order_acquire);
+  for (std::size_t d = 0; d < n_devices; ++d)
+    names.emplace_back(stats.devices[group.devices[d].load()].name_text());
+  return names;
+}
+
 void add_cluster(Families& families, const ClusterStats& cluster) {
   families.open("luna_cluster_workers", "Workers that have joined.", kGauge);
   families.value({}, load(cluster.n_workers));
@@ -255,8 +272,22 @@ void add_cluster(Families& families, const ClusterStats& cluster) {
   families.value({}, load(cluster.n_devices));
   families.open("luna_cluster_workers_joined_total", "Workers that ever joined.", kCounter);
   families.value({}, load(cluster.n_joined));
-  families.open("luna_cluster_workers_lost_total", "Workers that joined and went.", kCounter);
+  families.open(
+      "luna_cluster_workers_lost_total", "Workers that joined and went unasked.", kCounter);
   families.value({}, load(cluster.n_lost));
+  families.open(
+      "luna_cluster_workers_drained_total", "Workers that joined and left in order.", kCounter);
+  families.value({}, load(cluster.n_drained));
+  families.open("luna_cluster_memory_alarms", "Workers above their memory alarm.", kGauge);
+  families.value({}, load(cluster.n_alarmed));
+  families.open("luna_cluster_workers_relieved_total",
+                "Times that a worker gave memory back because of its alarm.",
+                kCounter);
+  families.value({}, load(cluster.n_relieved));
+  families.open("luna_cluster_workers_restarted_total",
+                "Workers that ended because of their memory alarm.",
+                kCounter);
+  families.value({}, load(cluster.n_restarted));
   families.open("luna_cluster_placements_total",
                 "Times that a model was placed on devices while it served.",
                 kCounter);
@@ -294,7 +325,7 @@ std::string MetricsPage::render() const {
   for (const GroupFamily& family : kOfGroups) {
     families.open(family.name, family.help, family.type);
     for (const Source& model : models_)
-      for (std::size_t g = 0; g < std::min(model.groups.size(), kGroupsMax); ++g)
+      for (const std::size_t g : places_of(*model.stats))
         families.value({{"model", model.name}, {"group", std::to_string(g)}},
                        load(model.stats->groups[g].*family.field));
   }
@@ -356,12 +387,9 @@ std::string MetricsPage::render() const {
 std::string MetricsPage::render_groups() const {
   std::string text;
   for (const Source& model : models_) {
-    for (std::size_t g = 0; g < std::min(model.groups.size(), kGroupsMax); ++g) {
-      const std::vector<std::string>& devices = model.groups[g];
+    for (const std::size_t g : places_of(*model.stats)) {
       boost::json::object object = {
-          {"model", model.name},
-          {"group", g},
-          {"devices", boost::json::array(devices.begin(), devices.end())}};
+          {"model", model.name}, {"group", g}, {"devices", devices_of(*model.stats, g)}};
       for (const GroupFamily& family : kOfGroups)
         object[family.key] = (model.stats->groups[g].*family.field).load();
       text.append(boost::json::serialize(object)).push_back('\n');

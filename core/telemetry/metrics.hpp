@@ -22,7 +22,8 @@ struct HttpStats {
 };
 
 /// Renders the page. The set of series is fixed once the sources are added, so the first scrape has
-/// them all, at zero. Sources outlive the page. [any]
+/// them all, at zero; but those of groups of devices, which come and go. Sources outlive the page.
+/// [any]
 class MetricsPage {
  public:
   /// version   goes into luna_build_info
@@ -30,12 +31,8 @@ class MetricsPage {
       : version_(std::move(version)), http_(http) {}
 
   /// Adds a model's series. [start-up]
-  ///
-  /// groups  names of its devices, in layer order, by the copy of the model that they hold
-  void add_model(std::string name,
-                 const EngineStats& stats,
-                 std::vector<std::vector<std::string>> groups = {}) {
-    models_.push_back({std::move(name), &stats, std::move(groups)});
+  void add_model(std::string name, const EngineStats& stats) {
+    models_.push_back({std::move(name), &stats});
   }
 
   /// Calls into stage roles; the counter outlives the page. [start-up]
@@ -50,7 +47,7 @@ class MetricsPage {
   /// The last n steps at most of every model, oldest first: a line of JSON each.
   [[nodiscard]] std::string render_steps(std::size_t n) const;
 
-  /// How every group of devices of every model stands: a line of JSON each.
+  /// How every group of devices of every model stands that is here now: a line of JSON each.
   [[nodiscard]] std::string render_groups() const;
 
   /// What the check of outputs found, of every model: a line of JSON each.
@@ -60,7 +57,6 @@ class MetricsPage {
   struct Source {
     std::string name;
     const EngineStats* stats;
-    std::vector<std::vector<std::string>> groups;
   };
   std::string version_;
   const HttpStats& http_;

@@ -43,6 +43,15 @@ void parse_payload(const Frame& frame) {
     case FrameType::done:
       (void)parse_done(frame.payload);
       return;
+    case FrameType::survey:
+      (void)parse_survey(frame.payload);
+      return;
+    case FrameType::dismiss:
+      (void)parse_farewell(frame.payload);
+      return;
+    case FrameType::memory:
+      (void)parse_memory(frame.payload);
+      return;
     case FrameType::refuse:
       (void)parse_refusal(frame.payload);
       return;
@@ -75,12 +84,60 @@ void read_stream(std::span<const std::byte> bytes, bool is_trusted) {
   }
 }
 
+FrameSeal some_seal() {
+  FrameSeal::Key key{};
+  key.fill(std::byte{7});
+  auto seal = FrameSeal::create(key);
+  if (!seal) std::abort();
+  return std::move(*seal);
+}
+
+/// Who does not know the key gets nothing through, whole frames of others' least of all.
+void read_sealed_stream(std::span<const std::byte> bytes) {
+  FrameReader reader;
+  reader.trust(some_seal());
+  const auto room = reader.room();
+  const std::size_t n = std::min(room.size(), bytes.size());
+  std::copy_n(bytes.begin(), n, room.begin());
+  reader.add(n);
+  if (const auto frame = reader.next(); frame && *frame) std::abort();
+}
+
+/// A frame that was sealed comes through as it is; with a bit changed, the bytes themselves decide
+/// which one, it does not.
+void change_sealed_frame(std::span<const std::byte> payload) {
+  payload = payload.first(std::min<std::size_t>(payload.size(), 4096));
+  const FrameHead head = encode_head(FrameType::step, payload.size(), payload.size());
+  Bytes whole(head.begin(), head.end());
+  whole.insert(whole.end(), payload.begin(), payload.end());
+  const std::span<const std::byte> sealed(whole);
+  FrameSeal seal = some_seal();
+  const auto tag = seal.next(std::span(&sealed, 1));
+  if (!tag) std::abort();
+  whole.insert(whole.end(), tag->begin(), tag->end());
+  std::size_t bit = 0;
+  for (const std::byte byte : payload)
+    bit = (bit * 31 + std::to_integer<std::size_t>(byte)) % (8 * whole.size());
+  for (const bool is_changed : {false, true}) {
+    if (is_changed) whole[bit / 8] ^= std::byte{1} << (bit % 8);
+    FrameReader reader;
+    reader.trust(some_seal());
+    const auto room = reader.room();
+    std::copy(whole.begin(), whole.end(), room.begin());
+    reader.add(whole.size());
+    const auto frame = reader.next();
+    if ((frame && *frame) == is_changed) std::abort();
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   read_stream(bytes, false);
   read_stream(bytes, true);
+  read_sealed_stream(bytes);
+  change_sealed_frame(bytes);
   // Without a head: each parser meets any bytes.
   for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(FrameType::done); ++type)
     parse_payload({static_cast<FrameType>(type), 0, bytes});

@@ -115,3 +115,27 @@ def test_a_lost_worker_costs_no_request(cluster: LunaCluster, shards: Path, expe
         cluster.start_worker(i, shards)
     else:
         worker.send_signal(signal.SIGCONT)
+
+
+def test_a_worker_lost_while_the_layers_of_another_are_loaded(
+    cluster: LunaCluster, shards: Path, expected: list[str]
+) -> None:
+    wait_until(lambda: has_all(cluster), 30, "a model on all workers")
+    planned = cluster.workers["w2"].log().count("shard planned")
+    streams = Streams(cluster.server)
+    started = cluster.server.metric("luna_generation_tokens_total")
+    wait_until(
+        lambda: cluster.server.metric("luna_generation_tokens_total") > started + 5 * N_STREAMS, 30, "some tokens"
+    )
+    cluster.workers["w1"].send_signal(signal.SIGKILL)
+    wait_until(lambda: cluster.workers["w2"].log().count("shard planned") > planned, 20, "a plan for the others")
+    cluster.workers["w2"].send_signal(signal.SIGKILL)
+    assert streams.join() == expected
+    # What the lost ones and the placement between held is free again.
+    wait_until(lambda: cluster.server.metric("luna_kv_blocks_used") == 0, 10, "free blocks")
+    assert cluster.server.metric("luna_kv_audit_failures_total") == 0
+    for i in (1, 2):
+        cluster.workers[f"w{i}"].process.wait()
+        cluster.start_worker(i, shards)
+    wait_until(lambda: has_all(cluster), 30, "a model on all workers")
+    assert Streams(cluster.server).join() == expected

@@ -79,17 +79,21 @@ class LunaWorker:
         memory: str = "300 MiB",
         threads: int = 1,
         more: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
     ):
         self.name = name
         self.log_path = folder / f"{name}.log"
         command = [
-            str(binary), "worker", "--join", f"127.0.0.1:{port}", "--name", name, "--devices", devices,
+            str(binary), "worker", "--join", f"{host}:{port}", "--name", name, "--devices", devices,
             "--memory", memory, "--threads", str(threads), "--shard-path", str(shard_path), *more,
         ]  # fmt: skip
         if token_file:
             command += ["--token-file", str(token_file)]
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (environment or {})
+            )
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
+#include <string>
 
 namespace luna::cluster {
 namespace {
@@ -94,7 +96,7 @@ TEST(ClusterFrame, WhatIsNoFrameIsRefusedAtItsHead) {
   const auto version = read_one(other_version, false);
   ASSERT_FALSE(version);
   EXPECT_EQ(version.error().code(), Code::unsupported);
-  EXPECT_THAT(version.error().message(), ::testing::HasSubstr("version 9, this one 1"));
+  EXPECT_THAT(version.error().message(), ::testing::HasSubstr("version 9, this one 2"));
   for (const std::size_t offset : {6U, 7U, 20U}) {
     Bytes wrong = frame_bytes(FrameType::step, 0, {});
     wrong[offset] = std::byte{0xEE};
@@ -103,6 +105,89 @@ TEST(ClusterFrame, WhatIsNoFrameIsRefusedAtItsHead) {
   FrameHead huge = encode_head(FrameType::step, 0, 0);
   std::fill(huge.begin() + 16, huge.begin() + 20, std::byte{0xFF});
   EXPECT_FALSE(read_one({huge.begin(), huge.end()}, true));
+}
+
+FrameSeal seal_of(std::uint8_t key) {
+  FrameSeal::Key bytes{};
+  bytes.fill(static_cast<std::byte>(key));
+  auto seal = FrameSeal::create(bytes);
+  EXPECT_TRUE(seal) << seal.error().message();
+  return std::move(*seal);
+}
+
+/// Frames of one sender, each with its tag.
+std::vector<Bytes> sealed_frames(std::size_t n) {
+  FrameSeal seal = seal_of(7);
+  std::vector<Bytes> frames;
+  for (std::size_t i = 0; i < n; ++i) {
+    Bytes frame = frame_bytes(FrameType::step, i, bytes_of("step " + std::to_string(i)));
+    const std::span<const std::byte> whole(frame);
+    const auto tag = seal.next(std::span(&whole, 1));
+    EXPECT_TRUE(tag);
+    frame.insert(frame.end(), tag->begin(), tag->end());
+    frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+/// How many frames of a stream are taken, and why no more; empty: more may come.
+struct Taken {
+  std::size_t n = 0;
+  std::string reason;
+};
+Taken take(const std::vector<Bytes>& frames, std::uint8_t key = 7) {
+  FrameReader reader;
+  reader.trust(seal_of(key));
+  for (const Bytes& frame : frames)
+    put(reader, frame);
+  for (Taken taken;; ++taken.n) {
+    const auto frame = reader.next();
+    if (!frame) taken.reason = frame.error().message();
+    if (!frame || !*frame) return taken;
+    EXPECT_EQ((*frame)->subject, taken.n);
+  }
+}
+
+TEST(ClusterFrame, SealedFramesComeInTheirOrder) {
+  const auto frames = sealed_frames(20);
+  EXPECT_EQ(take(frames).n, 20U);
+  EXPECT_EQ(take(frames).reason, "");
+  const Taken other = take(frames, 8);
+  EXPECT_EQ(other.n, 0U);
+  EXPECT_THAT(other.reason, ::testing::HasSubstr("a frame 'step' with a wrong tag"));
+}
+
+TEST(ClusterFrame, ATagDependsOnTheBytesAndNotOnTheirParts) {
+  const Bytes bytes = bytes_of("head, payload, more");
+  const std::span<const std::byte> whole(bytes);
+  const std::array<std::span<const std::byte>, 4> parts = {
+      whole.first(4), std::span<const std::byte>(), whole.subspan(4, 3), whole.subspan(7)};
+  EXPECT_EQ(*seal_of(7).next(std::span(&whole, 1)), *seal_of(7).next(parts));
+}
+
+TEST(ClusterFrame, NoBitOfASealedFrameCanBeChanged) {
+  const auto frames = sealed_frames(3);
+  for (std::size_t bit = 0; bit < 8 * frames[1].size(); ++bit) {
+    auto changed = frames;
+    changed[1][bit / 8] ^= std::byte{1} << (bit % 8);
+    // The frame before it is whole; it and what follows is not taken, whatever its length says.
+    EXPECT_EQ(take(changed).n, 1U) << bit;
+  }
+}
+
+TEST(ClusterFrame, SealedFramesCannotBeRepeatedMovedOrLeftOut) {
+  const auto frames = sealed_frames(4);
+  const Taken repeated = take({frames[0], frames[1], frames[1], frames[2]});
+  EXPECT_EQ(repeated.n, 2U);
+  EXPECT_THAT(repeated.reason, ::testing::HasSubstr("wrong tag"));
+  EXPECT_EQ(take({frames[0], frames[2], frames[1], frames[3]}).n, 1U);
+  EXPECT_EQ(take({frames[1], frames[2], frames[3]}).n, 0U);
+  // One that is cut off takes bytes of the next one for its own.
+  Bytes cut = frames[1];
+  cut.resize(cut.size() - 5);
+  EXPECT_EQ(take({frames[0], cut, frames[2], frames[3]}).n, 1U);
+  // One that never ends is waited for, and the connection's end tells.
+  EXPECT_EQ(take({frames[0], cut}).reason, "");
 }
 
 }  // namespace

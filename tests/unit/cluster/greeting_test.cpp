@@ -101,6 +101,45 @@ TEST(ClusterGreeting, AProofIsGoodForOneChallengeOnly) {
   EXPECT_EQ(again.error().message(), "the token is another one");
 }
 
+/// Both ends of a greeting that went well.
+struct Greeted {
+  std::optional<FrameSeals> worker;
+  std::optional<FrameSeals> controller;
+};
+Greeted greeted(const Token& token) {
+  GreetingDialer dialer(token, "w0");
+  GreetingAcceptor acceptor(token, some_terms());
+  const auto challenge = acceptor.take(frame_of(*dialer.begin()));
+  const auto proof = dialer.take(frame_of(*challenge));
+  const auto accept = acceptor.take(frame_of(**proof));
+  EXPECT_TRUE(dialer.take(frame_of(*accept)));
+  return {std::move(*dialer.seals()), std::move(*acceptor.seals())};
+}
+
+FrameSeal::Tag tag_of(FrameSeal& seal) {
+  return *seal.next({});
+}
+
+TEST(ClusterGreeting, BothEndsSealAlikeAndEachDirectionOtherwise) {
+  const Token token = token_of("a token of twenty-six bytes");
+  Greeted first = greeted(token);
+  ASSERT_TRUE(first.worker && first.controller);
+  const auto to_controller = tag_of(first.worker->outgoing);
+  const auto to_worker = tag_of(first.controller->outgoing);
+  EXPECT_EQ(to_controller, tag_of(first.controller->incoming));
+  EXPECT_EQ(to_worker, tag_of(first.worker->incoming));
+  EXPECT_NE(to_controller, to_worker);
+  // Another connection of the same two has other keys.
+  Greeted second = greeted(token);
+  EXPECT_NE(tag_of(second.worker->outgoing), to_controller);
+}
+
+TEST(ClusterGreeting, WithoutATokenNothingIsSealed) {
+  const Greeted greeted_ends = greeted(Token::none());
+  EXPECT_FALSE(greeted_ends.worker);
+  EXPECT_FALSE(greeted_ends.controller);
+}
+
 TEST(ClusterGreeting, NothingComesOutOfTurn) {
   const Token token = Token::none();
   for (const FrameType type : {FrameType::challenge, FrameType::proof, FrameType::accept}) {

@@ -153,6 +153,14 @@ TEST(ClusterMessages, TheLongestStepFitsItsBound) {
   EXPECT_LE(bytes.size(), step_bytes_max(program, 1000));
 }
 
+TEST(ClusterMessages, FarewellsAndMemoryComeBackAsTheyWere) {
+  for (const Farewell farewell : {Farewell::asked, Farewell::drained, Farewell::restart})
+    EXPECT_EQ(*parse_farewell(encode_farewell(farewell)), farewell);
+  EXPECT_FALSE(parse_farewell(Bytes{std::byte{3}}));
+  const MemoryReport report{.resident = 1, .fixed = 2, .kv = 3, .budget = ~std::uint64_t{0}};
+  EXPECT_EQ(*parse_memory(encode_memory(report)), report);
+}
+
 TEST(ClusterMessages, EveryTruncationIsRefused) {
   Bytes step;
   encode_step(SomeStep().abi, 1, 42, 32, step);
@@ -168,6 +176,10 @@ TEST(ClusterMessages, EveryTruncationIsRefused) {
   check(encode_plan(some_plan()), [](auto bytes) { return parse_plan(bytes).has_value(); });
   check(encode_answer({}), [](auto bytes) { return parse_answer(bytes).has_value(); });
   check(encode_done({}), [](auto bytes) { return parse_done(bytes).has_value(); });
+  check(encode_memory({}), [](auto bytes) { return parse_memory(bytes).has_value(); });
+  check(encode_survey({"./model.gguf", "abc"}),
+        [](auto bytes) { return parse_survey(bytes).has_value(); });
+  check(encode_farewell({}), [](auto bytes) { return parse_farewell(bytes).has_value(); });
   check(step, [&](auto bytes) { return parse_step(bytes, into).has_value(); });
 }
 

@@ -102,7 +102,7 @@ TEST(MetricsPage, ADevicesTimeStandsUnderItsName) {
   bump(stats.count_device("right")->busy_ns, 150'000'000);
   bump(stats.count_device("right")->busy_ns, 100'000'000);
   MetricsPage page("0", http);
-  page.add_model("m", stats, {{"left"}, {"right"}});
+  page.add_model("m", stats);
   const std::string text = page.render();
   const std::string name = "luna_device_busy_seconds_total{model=\"m\",device=";
   EXPECT_NE(text.find(name + "\"left\"} 1.5"), std::string::npos);
@@ -114,8 +114,13 @@ TEST(MetricsPage, EachGroupOfDevicesHasItsNumbers) {
   EngineStats stats;
   bump(stats.groups[0].n_running, 3);
   bump(stats.groups[1].n_kv_blocks_free, 7);
+  const std::array<const DeviceStats*, 2> first = {stats.count_device("a0"),
+                                                   stats.count_device("a1")};
+  const DeviceStats* second = stats.count_device("a2");
+  stats.open_group(0, first);
+  stats.open_group(1, std::span(&second, 1));
   MetricsPage page("0", http);
-  page.add_model("m", stats, {{"a0", "a1"}, {"a2"}});
+  page.add_model("m", stats);
   const std::string text = page.render();
   EXPECT_NE(text.find("luna_group_requests_running{model=\"m\",group=\"0\"} 3"), std::string::npos);
   EXPECT_NE(text.find("luna_group_kv_blocks_free{model=\"m\",group=\"1\"} 7"), std::string::npos);
@@ -123,6 +128,24 @@ TEST(MetricsPage, EachGroupOfDevicesHasItsNumbers) {
   EXPECT_NE(groups.find(R"({"model":"m","group":0,"devices":["a0","a1"],"running":3,)"),
             std::string::npos);
   EXPECT_NE(groups.find(R"("group":1,"devices":["a2"],"running":0)"), std::string::npos);
+}
+
+TEST(MetricsPage, GroupsComeAndGo) {
+  const HttpStats http;
+  EngineStats stats;
+  MetricsPage page("0", http);
+  page.add_model("m", stats);
+  EXPECT_EQ(page.render_groups(), "");
+  const std::array<const DeviceStats*, 2> both = {stats.count_device("a"), stats.count_device("b")};
+  stats.open_group(0, both);
+  stats.open_group(1, std::span(both).first(1));
+  EXPECT_NE(page.render_groups().find(R"("group":1,"devices":["a"])"), std::string::npos);
+  stats.close_group(0);
+  EXPECT_EQ(page.render_groups().find(R"("group":0)"), std::string::npos);
+  EXPECT_EQ(page.render().find(R"(group="0")"), std::string::npos);
+  // The place is used again.
+  stats.open_group(0, std::span(both).last(1));
+  EXPECT_NE(page.render_groups().find(R"("group":0,"devices":["b"])"), std::string::npos);
 }
 
 TEST(MetricsPage, WhatTheCheckOfOutputsFoundStandsThereToo) {
