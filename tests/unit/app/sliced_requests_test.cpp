@@ -282,9 +282,11 @@ TEST_F(SlicedRequests, ARealModelsEightThousandTokensOverEightDevicesChangeNoBit
   const std::uint64_t seed = test::test_seed();
   std::vector<Ended> ended;
   for (const std::uint32_t n_groups : {1U, 8U}) {
-    SlicedServer server(
-        path,
-        {.n_groups = n_groups, .n_kv_blocks = n_groups == 1 ? 256U : 34U, .has_vocabulary = true});
+    SlicedServer server(path,
+                        {.n_groups = n_groups,
+                         .n_kv_blocks = n_groups == 1 ? 256U : 34U,
+                         .has_vocabulary = true,
+                         .has_flowsplit = true});
     const auto start = std::chrono::steady_clock::now();
     ended.push_back(server.ask(7900, 32, seed));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
