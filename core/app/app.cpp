@@ -9,6 +9,7 @@
 #include "core/app/memory_watch.hpp"
 #include "core/app/plan_text.hpp"
 #include "core/app/prompt_runner.hpp"
+#include "core/app/role_balance.hpp"
 #include "core/app/served_model.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/log.hpp"
@@ -69,6 +70,7 @@ struct App::Impl {
   std::unique_ptr<ClusterHost> cluster;
   std::atomic<ClusterHost*> cluster_seen{nullptr};  // by probes
   std::deque<JoinedPlacement> placements;           // of models on devices of workers
+  std::unique_ptr<RoleBalance> role_balance;        // where the policy wishes one
   std::deque<std::unique_ptr<ServedModel>> models;
   std::deque<plugin::Instance<luna_role_if>> roles;
   pipeline::PipelineStats pipeline_stats;
@@ -99,6 +101,7 @@ struct App::Impl {
                                                const std::vector<JoinedGroup>& groups,
                                                JoinedPlacement& placement);
   Result<ModelParts> parts_of(const config::ModelSettings& wanted);
+  Result<void> balance_roles();
   Result<void> build_pipeline();
   void start_canary();
   Result<bool> policy_may_slice();
@@ -253,7 +256,18 @@ Result<void> App::Impl::load_model(const config::ModelSettings& wanted,
   health.set(telemetry::State::loading);
   LUNA_TRY(ModelParts parts, parts_of(wanted));
   parts.draft = draft;
+  const std::vector<model::Device*> on = devices_of(wanted.devices);
+  if (role_balance) {
+    parts.turn = role_balance->turn_of(wanted.name);
+    if (parts.turn && parts.groups.size() > 1)
+      return Error{Code::unsupported,
+                   "role_weights and dynamic_roles: model " + wanted.name + " has " +
+                       std::to_string(parts.groups.size()) +
+                       " groups of devices; models that share devices have one each"};
+    role_balance->hold_back(wanted.name, on);
+  }
   LUNA_TRY(auto model, ServedModel::load(wanted, std::move(parts)));
+  if (role_balance) role_balance->note_loaded(wanted.name, on);
   metrics.add_model(wanted.name, model->stats());
   models.push_back(std::move(model));
   return {};
@@ -300,6 +314,13 @@ Result<std::unique_ptr<ServedModel>> App::Impl::load_on(const config::ModelSetti
   parts.group_context = &placement;
   parts.n_groups_max = placement.n_groups_max();
   return ServedModel::load(wanted, std::move(parts));
+}
+
+Result<void> App::Impl::balance_roles() {
+  LUNA_TRY(const auto policy, make_scheduler());
+  LUNA_TRY(role_balance, RoleBalance::create(settings, policy));
+  if (role_balance) metrics.set_roles(role_balance->sources());
+  return {};
 }
 
 Result<void> App::Impl::build_pipeline() {
@@ -365,8 +386,10 @@ Result<std::unique_ptr<App>> App::create(config::Settings settings, const Option
 Result<void> App::load(const std::function<bool()>& keep_going) {
   LUNA_TRY(impl_->find_plugins());
   LUNA_TRY(impl_->open_cluster());
+  LUNA_TRY(impl_->balance_roles());
   LUNA_TRY(impl_->open_devices());
   LUNA_TRY(impl_->load_models(keep_going));
+  if (impl_->role_balance) impl_->role_balance->start();
   LUNA_TRY(impl_->build_pipeline());
   if (has_cluster()) impl_->start_memory_watch();
   return {};

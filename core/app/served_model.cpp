@@ -345,6 +345,10 @@ Result<void> ServedModel::Impl::start_engine(const config::ModelSettings& settin
       std::move(compiled), scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake};
   engine_parts.on_group_gone = parts.on_group_gone;
   engine_parts.group_context = parts.group_context;
+  if (parts.turn) {
+    engine_parts.turns = parts.turn->turns;
+    engine_parts.turns_member = parts.turn->member;
+  }
   LUNA_TRY(engine, engine::Engine::create(engine_parts, engine_options));
   runner = std::make_unique<pipeline::EngineRunner>(*engine);
   engine->start();

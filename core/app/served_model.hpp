@@ -3,6 +3,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/config/settings.hpp"
+#include "core/engine/device_turns.hpp"
 #include "core/engine/engine.hpp"
 #include "core/engine/plan_record.hpp"
 #include "core/model/device.hpp"
@@ -46,8 +47,9 @@ struct ModelParts {
   /// groups stay those that the model is loaded on.
   void (*on_group_gone)(void* context, const engine::GroupEnd& end) = nullptr;
   void* group_context = nullptr;
-  std::uint32_t n_groups_max = 0;   ///< at a time; 0: those that it is loaded on
-  std::optional<DraftParts> draft;  ///< there when the method of speculation is draft
+  std::uint32_t n_groups_max = 0;          ///< at a time; 0: those that it is loaded on
+  std::optional<engine::DeviceTurn> turn;  ///< where other models lie on the same devices
+  std::optional<DraftParts> draft;         ///< there when the method of speculation is draft
 };
 
 /// How the model is asked for.

@@ -242,6 +242,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
         DraftModel::Limits{.n_slots = sequences.n_slots(), .n_draft_max = drafts.n_draft_max});
   }
   arrivals.reserve(n_groups_max);
+  if (parts.turns != nullptr) parts.turns->enter(parts.turns_member, wake);
   update_gauges();
 }
 
@@ -344,6 +345,7 @@ void Engine::Impl::run_thread() {
 void Engine::Impl::shut_down() {
   if (is_shut_down) return;
   is_shut_down = true;
+  if (parts.turns != nullptr) parts.turns->leave(parts.turns_member);
   while (n_submitting.load() != 0)
     std::this_thread::yield();
   for (const auto& group : groups.all())

@@ -23,6 +23,7 @@
 
 namespace luna::engine {
 
+class DeviceTurns;
 class PlanRecorder;
 
 /// A group of devices of an engine; a number is given once. Those that it starts with are 0, 1, ...
@@ -131,6 +132,9 @@ struct EngineParts {
   /// somebody. Null: nobody ever adds groups, so that when the last one fails all is lost.
   void (*on_group_gone)(void* context, const GroupEnd& end) = nullptr;
   void* group_context = nullptr;
+  /// Where other engines use the same devices: its place among them. It has one group then.
+  DeviceTurns* turns = nullptr;
+  std::uint32_t turns_member = 0;
 };
 
 /// Runs one model, on one group of devices or several. The step of a group: commands in, the ended

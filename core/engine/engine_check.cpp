@@ -14,6 +14,7 @@ void Engine::check_outputs() {
   const std::uint64_t n_steps = impl.parts.stats.n_steps.load(std::memory_order_relaxed);
   const bool has_rested = std::exchange(impl.n_steps_checked, n_steps) == n_steps;
   if (impl.output_check->is_replaying() || !has_rested || impl.n_live.load() > 0) return;
+  if (impl.has_busy_neighbours()) return;
   if (impl.output_check->has_waiting()) impl.start_replay();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/bounded.hpp"
+#include "core/engine/device_turns.hpp"
 #include "core/engine/draft_model.hpp"
 #include "core/engine/engine.hpp"
 #include "core/engine/group.hpp"
@@ -55,6 +56,10 @@ struct Engine::Impl {
        const EngineOptions& options);
 
   bool advance();
+  bool take_turn();
+  /// Whether a plan may begin steps, where other engines use the same devices.
+  bool is_its_turn();
+  [[nodiscard]] bool has_busy_neighbours() const;
   void run_thread();
   /// The loop has ended: waits for the steps in flight, ends every sequence. [main]
   void shut_down();
@@ -193,6 +198,7 @@ struct Engine::Impl {
   std::uint64_t n_steps_checked = 0;  // [checker] as seen last
 
   bool plan_due = false;         // something happened since the last plan
+  bool waits_for_turn = false;   // other engines go first
   bool drafted = false;          // the draft model had its round before the step to come
   Nanoseconds draft_started{0};  // that round
   bool published = false;        // since the last on_published

@@ -31,6 +31,28 @@ constexpr std::uint64_t kAuditSteps = 1;
 }  // namespace
 
 bool Engine::Impl::advance() {
+  if (parts.turns == nullptr) return take_turn();
+  waits_for_turn = false;
+  const bool worked = take_turn();
+  const bool runs = groups.n_steps_in_flight() > 0;
+  parts.turns->settle(parts.turns_member, runs, waits_for_turn, parts.clock.now());
+  return worked;
+}
+
+// On the same devices.
+bool Engine::Impl::has_busy_neighbours() const {
+  return parts.turns != nullptr && parts.turns->have_others_work(parts.turns_member);
+}
+
+bool Engine::Impl::is_its_turn() {
+  waits_for_turn = parts.turns != nullptr && !parts.turns->may_begin(parts.turns_member);
+  if (!waits_for_turn) return true;
+  plan.wake_at.reset();  // the plan is due already
+  note_progress(parts.clock.now());
+  return false;
+}
+
+bool Engine::Impl::take_turn() {
   bool worked = drain_inbox();
   if (!is_drafting()) obey_group_commands();
   worked |= finish_steps();
@@ -45,13 +67,15 @@ bool Engine::Impl::advance() {
     worked = true;
   }
   const Nanoseconds now = parts.clock.now();
+  if (replay != nullptr && has_busy_neighbours()) replay->cancelled = true;
   worked |= apply_ends(now);
   if (draft_model) draft_model->sweep(sequences);
   plan_due |= worked || (plan.wake_at && *plan.wake_at <= now);
   if (sequences.order().empty()) {
     plan.clear();  // a wish to be woken has no object any more
     queue.end(sequences);
-  } else if (has_plannable() && std::exchange(plan_due, false)) {
+  } else if (plan_due && has_plannable() && is_its_turn()) {
+    plan_due = false;
     note_progress(now);
     update_gauges();  // a policy that never answers is seen to hold up work
     if (!begin_drafts()) plan_step(now);
@@ -376,6 +400,8 @@ void Engine::Impl::take_results(Group& group, const StepLane& lane, Nanoseconds 
 void Engine::Impl::measure_step(Group& group, const StepLane& lane, Nanoseconds now) {
   parts.stats.step_seconds.observe(seconds(now - lane.started));
   note_progress(now);
+  if (parts.turns != nullptr)
+    parts.turns->note_step(parts.turns_member, static_cast<std::uint64_t>(lane.busy_max().count()));
   const auto elapsed = static_cast<float>((now - group.step_ended).count());
   for (std::size_t d = 0; d < group.loads.size(); ++d) {
     if (telemetry::DeviceStats* const stats = group.device_stats[d]; stats != nullptr)

@@ -61,6 +61,13 @@ Reply state_reply(unsigned status, const telemetry::Health& health) {
   return reply;
 }
 
+Reply lines_reply(std::string lines) {
+  Reply reply;
+  reply.content_type = "application/jsonl; charset=utf-8";
+  reply.body = std::move(lines);
+  return reply;
+}
+
 }  // namespace
 
 Reply live_reply(const Service& service, const ModelService* models) {
@@ -133,24 +140,19 @@ Reply drain_reply(const Service& service, std::string_view target) {
 }
 
 Reply steps_reply(const ModelService& models) {
-  Reply reply;
-  reply.content_type = "application/jsonl; charset=utf-8";
-  reply.body = models.metrics.render_steps(kStepsShown);
-  return reply;
+  return lines_reply(models.metrics.render_steps(kStepsShown));
 }
 
 Reply groups_reply(const ModelService& models) {
-  Reply reply;
-  reply.content_type = "application/jsonl; charset=utf-8";
-  reply.body = models.metrics.render_groups();
-  return reply;
+  return lines_reply(models.metrics.render_groups());
+}
+
+Reply roles_reply(const ModelService& models) {
+  return lines_reply(models.metrics.render_roles());
 }
 
 Reply checks_reply(const ModelService& models) {
-  Reply reply;
-  reply.content_type = "application/jsonl; charset=utf-8";
-  reply.body = models.metrics.render_checks();
-  return reply;
+  return lines_reply(models.metrics.render_checks());
 }
 
 }  // namespace luna::http

@@ -27,6 +27,8 @@ Reply drain_reply(const Service& service, std::string_view target);
 Reply steps_reply(const ModelService& models);
 /// How the groups of devices stand: a line of JSON each.
 Reply groups_reply(const ModelService& models);
+/// The weights of roles whose models share devices: a line of JSON each.
+Reply roles_reply(const ModelService& models);
 /// What the check of outputs found, of every model: a line of JSON each.
 Reply checks_reply(const ModelService& models);
 

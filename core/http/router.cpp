@@ -27,6 +27,7 @@ enum class Handler {
   steps,
   groups,
   checks,
+  roles,
   cluster,
   drain
 };
@@ -49,6 +50,7 @@ constexpr Route kRoutes[] = {
     {"/admin/steps", Handler::steps, "GET, HEAD", false},
     {"/admin/groups", Handler::groups, "GET, HEAD", false},
     {"/admin/checks", Handler::checks, "GET, HEAD", false},
+    {"/admin/roles", Handler::roles, "GET, HEAD", false},
     {"/admin/cluster", Handler::cluster, "GET, HEAD", false},
     {"/admin/drain", Handler::drain, "POST", false},
 };
@@ -162,6 +164,8 @@ Reply simple_reply(Handler handler, Exchange& exchange, std::string_view path) {
       return groups_reply(*exchange.models());
     case Handler::checks:
       return checks_reply(*exchange.models());
+    case Handler::roles:
+      return roles_reply(*exchange.models());
     case Handler::cluster:
       return cluster_reply(exchange.service());
     case Handler::drain:

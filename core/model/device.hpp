@@ -6,6 +6,7 @@
 #include <luna/abi/backend.h>
 #include <luna/result.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,9 +62,14 @@ class Device {
   /// As it was asked for; 0: as many as the backend likes.
   [[nodiscard]] std::uint32_t n_threads() const { return options_.n_threads; }
 
-  /// The budget, and what of it no model has taken yet.
+  /// The budget, and what of it no model has taken yet and is not held back.
   [[nodiscard]] std::uint64_t memory_bytes() const { return options_.memory_bytes; }
-  [[nodiscard]] std::uint64_t memory_bytes_left() const { return memory_bytes_left_; }
+  [[nodiscard]] std::uint64_t memory_bytes_left() const {
+    return memory_bytes_left_ - std::min(memory_bytes_left_, held_back_bytes_);
+  }
+  /// So much of what is left is for models that will be loaded later; replaces what was said
+  /// before.
+  void hold_back(std::uint64_t bytes) { held_back_bytes_ = bytes; }
   /// A model takes bytes, or gives them back when it ends.
   void take_memory(std::uint64_t bytes);
   void give_memory_back(std::uint64_t bytes);
@@ -78,7 +84,8 @@ class Device {
   void* handle_ = nullptr;
   ShardPlanner* planner_ = nullptr;
   luna_device_info info_{};
-  std::uint64_t memory_bytes_left_ = 0;
+  std::uint64_t memory_bytes_left_ = 0;  // held back or not
+  std::uint64_t held_back_bytes_ = 0;
 };
 
 /// "i12", "bf16" ... of a LUNA_NUMERICS_* or LUNA_DTYPE_* number, for messages.

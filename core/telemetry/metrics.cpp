@@ -341,6 +341,10 @@ std::string MetricsPage::render() const {
     for (std::size_t s = 0; s < kCheckSkips; ++s)
       families.value({{"model", model.name}, {"reason", kSkipNames[s]}},
                      load(model.stats->output_check.n_skipped[s]));
+  if (!roles_.empty())
+    families.open("luna_role_weight", "The role's part of the time of shared devices.", kGauge);
+  for (const RoleSource& role : roles_)
+    families.value({{"role", role.role}, {"model", role.model}}, role.weight());
   families.open("luna_border_calls_total", "Calls over the plugin border.", kCounter);
   for (const Source& model : models_) {
     families.value({{"kind", "scheduler"}, {"model", model.name}}, load(model.stats->n_plan_calls));
@@ -394,6 +398,16 @@ std::string MetricsPage::render_groups() const {
         object[family.key] = (model.stats->groups[g].*family.field).load();
       text.append(boost::json::serialize(object)).push_back('\n');
     }
+  }
+  return text;
+}
+
+std::string MetricsPage::render_roles() const {
+  std::string text;
+  for (const RoleSource& role : roles_) {
+    const boost::json::object object = {
+        {"role", role.role}, {"model", role.model}, {"weight", role.weight()}};
+    text.append(boost::json::serialize(object)).push_back('\n');
   }
   return text;
 }

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace luna::telemetry {
@@ -19,6 +21,13 @@ struct HttpStats {
   std::atomic<std::uint64_t> n_2xx{0};
   std::atomic<std::uint64_t> n_4xx{0};
   std::atomic<std::uint64_t> n_5xx{0};
+};
+
+/// What a role has of the devices' time that its model shares with others.
+struct RoleSource {
+  std::string role;
+  std::string model;
+  std::function<double()> weight;
 };
 
 /// Renders the page. The set of series is fixed once the sources are added, so the first scrape has
@@ -38,6 +47,9 @@ class MetricsPage {
   /// Calls into stage roles; the counter outlives the page. [start-up]
   void set_role_runs(const std::atomic<std::uint64_t>& n_role_runs) { n_role_runs_ = &n_role_runs; }
 
+  /// Adds the weights of roles; what they read outlives the page. [start-up]
+  void set_roles(std::vector<RoleSource> roles) { roles_ = std::move(roles); }
+
   /// Adds the cluster's series; the counters outlive the page. [start-up]
   void set_cluster(const ClusterStats& cluster) { cluster_ = &cluster; }
 
@@ -49,6 +61,9 @@ class MetricsPage {
 
   /// How every group of devices of every model stands that is here now: a line of JSON each.
   [[nodiscard]] std::string render_groups() const;
+
+  /// The weights of roles whose models share devices: a line of JSON each.
+  [[nodiscard]] std::string render_roles() const;
 
   /// What the check of outputs found, of every model: a line of JSON each.
   [[nodiscard]] std::string render_checks() const;
@@ -63,6 +78,7 @@ class MetricsPage {
   std::vector<Source> models_;
   const std::atomic<std::uint64_t>* n_role_runs_ = nullptr;
   const ClusterStats* cluster_ = nullptr;
+  std::vector<RoleSource> roles_;
 };
 
 }  // namespace luna::telemetry

@@ -26,10 +26,6 @@ struct FlowOptions {
 
   /// Errors  as FlowPolicy::create
   static Result<FlowOptions> of(const Settings& settings) {
-    if (settings.flag("dynamic_roles") || !settings.list("role_weights").empty())
-      return Error{Code::unsupported,
-                   "role_weights and dynamic_roles: roles run on the pipeline's thread and not on "
-                   "devices, so that weights would change nothing; leave them out"};
     FlowOptions options;
     options.target_itl_ms = settings.integer("target_itl_ms");
     options.ageing_ms = settings.integer("ageing_ms");

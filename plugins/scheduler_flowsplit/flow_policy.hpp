@@ -8,6 +8,7 @@
 #include "plugins/scheduler_flowsplit/group_judge.hpp"
 #include "plugins/scheduler_flowsplit/queue_ends.hpp"
 #include "plugins/scheduler_flowsplit/reasons.hpp"
+#include "plugins/scheduler_flowsplit/role_wishes.hpp"
 #include "plugins/scheduler_flowsplit/row_book.hpp"
 #include "plugins/scheduler_flowsplit/row_slices.hpp"
 #include "plugins/scheduler_flowsplit/slicing.hpp"
@@ -54,10 +55,13 @@ class FlowPolicy final : public Scheduler {
         book_({seniority_, options.fair_tenants}),
         step_({options.target_itl_ms, options.adaptive_batch}, seniority_),
         limit_(static_cast<double>(options.max_queue_ms * kNsPerMs)) {}
-  /// Errors  unsupported (weights of roles); invalid_argument (thresholds in no order)
+  /// Errors  invalid_argument (thresholds in no order)
   static Result<std::unique_ptr<FlowPolicy>> create(const Settings& settings) {
     LUNA_TRY(const FlowOptions options, FlowOptions::of(settings));
     return std::make_unique<FlowPolicy>(options);
+  }
+  static Result<RoleWeights> role_weights(const Settings& settings) {
+    return role_weights_of(settings);
   }
 
   [[nodiscard]] bool slices() const { return !options_.streaming_mode; }

@@ -96,5 +96,12 @@ LUNA_SCHEDULER(
                 nullptr,
                 nullptr,
                 nullptr,
-                "not supported yet, and refused: roles do not run on devices"),
-    luna::param(LUNA_TYPE_BOOL, "dynamic_roles", "false", nullptr, nullptr, nullptr, "likewise"))
+                "such as {generate = 0.7, intent = 0.3}: what the models of these roles get of "
+                "devices that they share, of the memory and of the time"),
+    luna::param(LUNA_TYPE_BOOL,
+                "dynamic_roles",
+                "false",
+                nullptr,
+                nullptr,
+                nullptr,
+                "their part of the time follows how much of it each has work"))

@@ -47,8 +47,9 @@ def test_two_groups_answer_as_one_device(start_server: Callable[..., LunaServer]
     ("keys", "says"),
     [
         ("low = 0.9\nhigh = 0.6", "must be at least low"),
-        ("dynamic_roles = true", "roles run on the pipeline's thread"),
-        ("role_weights = {generate = 0.4, postprocess = 0.6}", "roles run on the pipeline's thread"),
+        ("dynamic_roles = true", "nothing to share"),
+        ("role_weights = {generate = 0.4, intent = 0.6}", "no [[stage]] has the role 'intent'"),
+        ("role_weights = {generate = 1.4}", "role_weights.generate"),
         ("interval_ms = 0", "interval_ms"),
     ],
 )

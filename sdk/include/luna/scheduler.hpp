@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -55,6 +56,37 @@ class Scheduler {
   virtual void plan(const Snapshot& rows, Plan& out) = 0;
 };
 
+/// What models of roles shall get of devices that they share: see luna_role_weights_if. A policy
+/// class that has `static Result<RoleWeights> role_weights(const Settings&)` says it.
+struct RoleWeights {
+  std::vector<std::pair<std::string, double>> weights;  ///< by role
+  bool follows_load = false;
+};
+
+namespace detail {
+
+/// As the C table tells them.
+class RoleWeightRows {
+ public:
+  explicit RoleWeightRows(RoleWeights weights = {}) : weights_(std::move(weights)) {
+    for (const auto& [role, weight] : weights_.weights)
+      rows_.push_back({to_abi(role), weight});
+  }
+  RoleWeightRows(RoleWeightRows&&) noexcept = default;
+  RoleWeightRows& operator=(RoleWeightRows&&) noexcept = default;
+  RoleWeightRows(const RoleWeightRows&) = delete;
+  RoleWeightRows& operator=(const RoleWeightRows&) = delete;
+
+  [[nodiscard]] const std::vector<luna_role_weight>& rows() const { return rows_; }
+  [[nodiscard]] bool follows_load() const { return weights_.follows_load; }
+
+ private:
+  RoleWeights weights_;
+  std::vector<luna_role_weight> rows_;  // point into weights_, whose elements stay where they are
+};
+
+}  // namespace detail
+
 /// The C table's instance of policy T.
 template <typename T>
 class SchedulerInstance {
@@ -71,7 +103,12 @@ class SchedulerInstance {
     }
     GroupRouter router;
     if constexpr (requires { T::router(settings); }) router = T::router(settings);
-    return std::make_unique<SchedulerInstance>(std::move(policy), std::move(router));
+    auto made = std::make_unique<SchedulerInstance>(std::move(policy), std::move(router));
+    if constexpr (kHasRoleWeights) {
+      LUNA_TRY(RoleWeights weights, T::role_weights(settings));
+      made->role_weights_ = detail::RoleWeightRows(std::move(weights));
+    }
+    return made;
   }
   explicit SchedulerInstance(std::unique_ptr<T> policy, GroupRouter router = {})
       : policy_(std::move(policy)), router_(std::move(router)) {
@@ -83,6 +120,11 @@ class SchedulerInstance {
     if constexpr (kTellsSlices)
       if (self != nullptr && std::string_view(id) == LUNA_EXT_SCHEDULER_TRAITS)
         return &static_cast<SchedulerInstance*>(self)->traits_;
+    if constexpr (kHasRoleWeights) {
+      static constexpr luna_role_weights_if kTable = {
+          sizeof(luna_role_weights_if), 0, role_weights, follows_load};
+      if (std::string_view(id) == LUNA_EXT_ROLE_WEIGHTS) return &kTable;
+    }
     if constexpr (requires { T::kReasons; }) {
       static constexpr luna_reasons kTable = {
           sizeof(luna_reasons), static_cast<std::uint32_t>(std::size(T::kReasons)), T::kReasons};
@@ -103,6 +145,18 @@ class SchedulerInstance {
   }
 
  private:
+  static constexpr bool kHasRoleWeights = requires(const Settings& settings) {
+    T::role_weights(settings);
+  };
+  static std::uint32_t role_weights(void* self, const luna_role_weight** weights) noexcept {
+    const auto& rows = static_cast<SchedulerInstance*>(self)->role_weights_.rows();
+    *weights = rows.data();
+    return static_cast<std::uint32_t>(rows.size());
+  }
+  static std::uint32_t follows_load(void* self) noexcept {
+    return static_cast<SchedulerInstance*>(self)->role_weights_.follows_load() ? 1 : 0;
+  }
+
   static constexpr bool kPlansAllGroups = [] {
     if constexpr (requires { T::kPlansAllGroups; }) return T::kPlansAllGroups;
     return false;
@@ -161,6 +215,7 @@ class SchedulerInstance {
   luna_scheduler_traits traits_{sizeof(luna_scheduler_traits), 0};
   std::unique_ptr<T> policy_;  // where each group has its own: as it was made
   GroupRouter router_;
+  detail::RoleWeightRows role_weights_;
   Plan plan_;
   std::vector<std::unique_ptr<OfGroup>> groups_;
 };

@@ -72,6 +72,7 @@ struct ServerShape {
   const char* transport = "transport_inproc";
   bool has_vocabulary = false;  // the file, else the model is the tiny one
   bool has_flowsplit = false;   // else a policy of the tests slices
+  std::uint32_t checked_percent = 0;
 };
 
 plugin::Instance<luna_scheduler_if> policy_of(const ServerShape& shape) {
@@ -101,6 +102,8 @@ class SlicedServer {
       EXPECT_TRUE(links) << links.error().message();
       links_ = std::move(links).value();
     }
+    engine::EngineOptions options;
+    options.output_check.percent = shape.checked_percent;
     auto made = engine::Engine::create({{copies.begin(), copies.end()},
                                         scheduler_,
                                         tokenizer_,
@@ -108,7 +111,7 @@ class SlicedServer {
                                         stats,
                                         [](void*) {},
                                         nullptr},
-                                       {});
+                                       options);
     EXPECT_TRUE(made) << made.error().message();
     engine_ = std::move(made).value();
   }
@@ -142,6 +145,15 @@ class SlicedServer {
     EXPECT_EQ(ended.tokens.size(), n_generated) << static_cast<int>(stream->view().end->reason);
     ended.logits_hash = stream->view().end->trace.logits_hash;
     return ended;
+  }
+  /// Computes all answers that are to be checked once more.
+  void check_answers() {
+    do {
+      engine_->check_outputs();
+      while (engine_->advance() || stats.n_running.load() > 0)
+        if (stats.n_steps_in_flight.load() > 0) engine_->wait();
+    } while (stats.output_check.n_waiting.load() > 0);
+    EXPECT_EQ(engine_->audit_kv(), "");
   }
   [[nodiscard]] const engine::Engine& engine() const { return *engine_; }
 
@@ -261,6 +273,16 @@ TEST_F(SlicedRequests, GroupsOfTwoDevicesAndOtherTransportsChangeNoBit) {
   expect_as_on_one_device({.n_groups = 3, .n_devices = 2, .n_kv_blocks = 40}, 1960);
   expect_as_on_one_device({.n_groups = 3, .n_kv_blocks = 40, .transport = "transport_shm"}, 1960);
   expect_as_on_one_device({.n_groups = 3, .n_kv_blocks = 40, .transport = "transport_tcp"}, 1960);
+}
+
+TEST_F(SlicedRequests, AreComputedOnceMoreInOneGroupAndFoundRight) {
+  // 63 blocks and no more than the policy leaves free.
+  SlicedServer server(file_.path(), {.n_groups = 2, .n_kv_blocks = 64, .checked_percent = 100});
+  server.ask(1960, 40, test::test_seed());
+  EXPECT_GT(server.stats.n_kv_moves.load(), 0U);
+  server.check_answers();
+  EXPECT_EQ(server.stats.output_check.n_checked.load(), 1U);
+  EXPECT_EQ(server.stats.output_check.n_mismatches.load(), 0U);
 }
 
 // Each device has room for less than 1,100 tokens: 34 blocks of 32. flowsplit decides.

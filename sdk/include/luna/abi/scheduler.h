@@ -255,6 +255,25 @@ typedef struct luna_reasons {
   const luna_reason* reasons; /* [n_reasons] */
 } luna_reasons;
 
+/* ---- extension: weights of roles -------------------------------------------------------------- */
+#define LUNA_EXT_ROLE_WEIGHTS "luna.ext.role_weights/0"
+
+typedef struct luna_role_weight {
+  luna_str role;  /* as a [[stage]] names it */
+  double weight;  /* above 0 */
+} luna_role_weight;
+
+/* What models of different roles get of devices that they share: core divides the memory by these
+ * weights when it loads the models, and the devices' time when both have work. */
+typedef struct luna_role_weights_if {
+  uint32_t struct_size;
+  uint32_t pad;
+  /* How many there are, and where: valid as long as the instance. 0: all are equal. [main] */
+  uint32_t (*weights)(void* self, const luna_role_weight** weights);
+  /* 1: the part of the time shall follow the load that is measured. [main] */
+  uint32_t (*follows_load)(void* self);
+} luna_role_weights_if;
+
 #ifdef __cplusplus
 }
 #endif
