@@ -1,7 +1,7 @@
 #include "plugins/scheduler_flowsplit/flow_policy.hpp"
+#include "plugins/scheduler_rules/group_settings.hpp"
 
-// Where the defaults come from: target_itl_ms as in the policy `static`; the thresholds and the
-// interval are the decision tree's own.
+// Where the defaults come from: the thresholds and the interval are the decision tree's own.
 LUNA_SCHEDULER(
     luna::scheduler_flowsplit::FlowPolicy,
     "org.luna.scheduler.flowsplit",
@@ -9,42 +9,11 @@ LUNA_SCHEDULER(
     "0.1.0",
     "Requests over groups of devices by memory, queue and predicted time; within a group as the "
     "policy static.",
-    luna::param(LUNA_TYPE_INT,
-                "target_itl_ms",
-                "100",
-                "0",
-                "60000",
-                nullptr,
-                "time between two tokens of an answer that prompts of others may not stretch; 0: "
-                "none"),
-    luna::param(LUNA_TYPE_INT,
-                "ageing_ms",
-                "1000",
-                "0",
-                "3600000",
-                nullptr,
-                "waiting that counts as much as a level of priority; 0: priority always wins"),
-    luna::param(LUNA_TYPE_INT,
-                "max_queue_ms",
-                "0",
-                "0",
-                "86400000",
-                nullptr,
-                "requests that wait longer, or will, are refused with 429; 0: they wait"),
-    luna::param(LUNA_TYPE_BOOL,
-                "fair_tenants",
-                "true",
-                nullptr,
-                nullptr,
-                nullptr,
-                "serve the API key first that was served least; false: keys are not told apart"),
-    luna::param(LUNA_TYPE_BOOL,
-                "adaptive_batch",
-                "true",
-                nullptr,
-                nullptr,
-                nullptr,
-                "long prompts and long conversations leave others half of the time"),
+    luna::scheduling::kTargetItlMs,
+    luna::scheduling::kAgeingMs,
+    luna::scheduling::kMaxQueueMs,
+    luna::scheduling::kFairTenants,
+    luna::scheduling::kAdaptiveBatch,
     luna::param(LUNA_TYPE_FLOAT,
                 "low",
                 "0.60",
