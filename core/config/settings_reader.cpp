@@ -416,8 +416,7 @@ class Reader {
       if (settings().models[i].has_joined_devices)
         report(value_position(*model_nodes_[i], "devices"),
                "model[" + std::to_string(i) +
-                   "].devices: \"*\" beside speculation.draft_model: a model that is drafted for, "
-                   "and the one that drafts, lie on named devices");
+                   "].devices: \"*\" beside speculation.draft_model: both lie on named devices");
     refuse_idle_draft_keys(draft_idx);
   }
 
@@ -441,8 +440,7 @@ class Reader {
       if (const TomlEntry* entry = find_entry(*model_nodes_[draft_idx], key))
         report(entry->key_at,
                "model[" + std::to_string(draft_idx) + "]." + key +
-                   ": has no effect for speculation.draft_model, which computes along with the "
-                   "model it drafts for; remove it here and set it there");
+                   ": has no effect for a draft model: remove it here, set it where it drafts");
   }
 
   SettingsReading reading_;
