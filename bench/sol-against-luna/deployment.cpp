@@ -44,6 +44,7 @@ config::Settings settings_of(const DeploymentPlan& plan, std::uint32_t first, st
 config::Settings luna_settings(const DeploymentPlan& plan) {
   config::Settings settings = settings_of(plan, 0, plan.n_devices);
   settings.scheduler.policy = plan.luna_policy;
+  settings.models.front().expected = plan.expected;
   return settings;
 }
 

@@ -31,6 +31,7 @@ struct DeploymentPlan {
   std::uint32_t n_devices = 2;
   std::uint64_t device_bytes = 0;         ///< the budget of each device
   std::string luna_policy = "flowsplit";  ///< Sol's is the base's
+  config::ExpectedLoad expected;          ///< what Luna's layers are placed for
   /// Layers of each of Luna's devices; none: the loader places them.
   std::optional<std::vector<std::uint32_t>> luna_layers;
   bool shares_weights = true;                  ///< Sol's copies map the same packed pages

@@ -80,6 +80,10 @@ std::string LoadPoint::key() const {
 Result<void> LoadPoint::deploy() {
   LUNA_TRY(const model::ShardMemory copy, measure_copy(plan_));
   plan_.device_bytes = device_budget_bytes(copy, place_.weight_share);
+  const Load& load = *place_.load;
+  plan_.expected.prompt = load.n_prompt;
+  plan_.expected.reused = load.n_history;
+  plan_.expected.output = load.n_generated;
   LUNA_TRY(sol_, Deployment::start(Side::sol, plan_));
   LUNA_TRY(luna_, Deployment::start(Side::luna, plan_));
   return {};
