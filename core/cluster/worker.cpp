@@ -60,7 +60,13 @@ Result<std::shared_ptr<Link>> Worker::Impl::connect() {
     }
     const auto endpoints = resolved.get();
     auto socket = std::make_shared<tcp::socket>(context);
-    auto connected = asio::async_connect(*socket, endpoints, asio::use_future);
+    // The error as a value: refusals are usual, as workers may be started first.
+    auto ended = std::make_shared<std::promise<boost::system::error_code>>();
+    auto connected = ended->get_future();
+    asio::async_connect(*socket,
+                        endpoints,
+                        [ended, socket](const boost::system::error_code& error,
+                                        const tcp::endpoint&) { ended->set_value(error); });
     if (connected.wait_for(kConnectLimit) != std::future_status::ready) {
       asio::post(context, [socket] {
         boost::system::error_code ignored;
@@ -68,7 +74,8 @@ Result<std::shared_ptr<Link>> Worker::Impl::connect() {
       });
       return Error{Code::timeout, where + ": nobody answers"};
     }
-    connected.get();
+    if (const auto error = connected.get())
+      return Error{Code::unavailable, where + ": " + error.message()};
     return std::make_shared<Link>(std::move(*socket));
   } catch (const boost::system::system_error& e) {
     return Error{Code::unavailable, where + ": " + e.code().message()};

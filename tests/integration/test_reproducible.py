@@ -59,9 +59,10 @@ def test_no_way_of_computing_changes_a_bit(
         path.write_text(text, encoding="utf-8")
         settings = {row["setting"]: row for row in verify(run_luna, "--config", path, *sampling)}
         assert all(row["same"] for row in settings.values())
-        # The other is in its step, or in one that another device computes meanwhile.
+        # The other is in its step, or in one that another device computes meanwhile, as parts of its
+        # own prompt may be.
         if n_groups == 1:
-            assert max(settings["beside 1"]["beside"], settings["beside 1"]["steps_in_flight"] - 1) == 1
+            assert max(settings["beside 1"]["beside"], settings["beside 1"]["steps_in_flight"] - 1) >= 1
         assert settings["beside 63"]["beside"] > 31 // n_steps // n_groups
         assert settings["beside 63"]["steps_in_flight"] == n_steps
         assert settings["chunks of 7"]["prompt_steps"] > 5
