@@ -60,7 +60,8 @@ def test_no_way_of_computing_changes_a_bit(
         settings = {row["setting"]: row for row in verify(run_luna, "--config", path, *sampling)}
         assert all(row["same"] for row in settings.values())
         # The other is in its step, or in one that another device computes meanwhile, as parts of its
-        # own prompt may be.
+        # own prompt may be: which it comes in only where there is another.
+        assert settings["alone"]["steps_in_flight"] == 1
         if n_groups == 1:
             assert max(settings["beside 1"]["beside"], settings["beside 1"]["steps_in_flight"] - 1) >= 1
         assert settings["beside 63"]["beside"] > 31 // n_steps // n_groups
