@@ -43,6 +43,10 @@ class KvMoves {
   [[nodiscard]] std::uint32_t n_free() const {
     return static_cast<std::uint32_t>(std::ranges::count(moves_, Phase::none, &Move::phase));
   }
+  /// Whether one is under way: its end brings the next plan.
+  [[nodiscard]] bool is_moving() const {
+    return std::ranges::any_of(moves_, [](const Move& move) { return move.phase != Phase::none; });
+  }
   /// Whether the KV of a group's sequences can go to another group.
   [[nodiscard]] static bool can_move(const Sequence& sequence, const Group& to);
   /// Whether a sequence that holds KV could go now.

@@ -300,7 +300,8 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time, StepPlan& plan) {
   const bool acts = !plan.runs.empty() || !plan.preempted.empty() || !plan.rejected.empty() ||
                     !plan.moves.empty() || !plan.slices.empty();
   // The end of a step or of a copy brings the next plan.
-  const bool awaits = plan.wake_at || tables.n_steps_in_flight > 0 || slices_.is_copying();
+  const bool awaits =
+      plan.wake_at || tables.n_steps_in_flight > 0 || slices_.is_copying() || moves_.is_moving();
   const bool goes_on = acts || n_new_assigns_ > 0 || awaits;
   return goes_on ? PlanFault::none : PlanFault::changes_nothing;
 }
