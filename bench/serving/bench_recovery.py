@@ -14,7 +14,6 @@ on all workers, which is measured first.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import re
 import signal
@@ -29,52 +28,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from luna_cluster import LunaCluster, get_json  # noqa: E402
 from luna_server import MODEL_NAME, wait_until  # noqa: E402
+from timed_stream import TimedStream  # noqa: E402
 
 FOUND_S = {"SIGKILL": 0.2, "SIGSTOP": 1.5, "SIGTERM": 0.0}
 SILENCE_S = 3.0  # without a token from any stream
 LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] worker lost name=(\w+)")
 
 
-class Stream(threading.Thread):
-    """One streamed completion and when its pieces came."""
+class Stream(TimedStream):
+    """The i-th of the streams: greedy or seeded, by turns."""
 
     def __init__(self, port: int, i: int, n_tokens: int):
-        super().__init__()
-        self.port, self.text, self.times, self.error = port, "", [], ""
-        self.body = {
-            "model": MODEL_NAME,
-            "prompt": f"Story {i}. Once upon a time there was a",
-            "max_tokens": n_tokens,
-            "ignore_eos": True,
-            "stream": True,
-        } | ({"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i})
-
-    def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        try:
-            connection.request(
-                "POST", "/v1/completions", json.dumps(self.body), {"Content-Type": "application/json"}
-            )
-            answer = connection.getresponse()
-            if answer.status != 200:
-                self.error = f"{answer.status}: {answer.read()[:200]!r}"
-                return
-            for line in answer:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
-                if "error" in event:
-                    self.error = str(event["error"])
-                    return
-                self.text += event["choices"][0]["text"] if event["choices"] else ""
-                self.times.append(time.time())
-        except OSError as error:
-            self.error = str(error)
-        finally:
-            connection.close()
-
-    def longest_gap(self) -> float:
-        return max((b - a for a, b in zip(self.times, self.times[1:])), default=0.0)
+        sampling = {"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i}
+        super().__init__(
+            port, {"prompt": f"Story {i}. Once upon a time there was a", "max_tokens": n_tokens} | sampling
+        )
 
 
 def run_streams(port: int, args: argparse.Namespace, disturb=None) -> list[Stream]:

@@ -29,12 +29,13 @@ def config_text(
     memory: str = "600 MiB",
     transport: str = "auto",
     policy: str = "static",
+    device_keys: str = "",
 ) -> str:
     """A configuration with the given model over n CPU devices; n_threads 0: all there are."""
     names = [f"cpu{i}" for i in range(n_devices)]
     devices = "".join(
         f'[[device]]\nname = "{name}"\nbackend = "cpu"\nmemory = "{memory}"\n'
-        f"threads = {n_threads}\n\n"
+        f"threads = {n_threads}\n{device_keys}\n\n"
         for name in names
     )
     return f"""[server]
