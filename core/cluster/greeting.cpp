@@ -1,11 +1,12 @@
 #include "core/cluster/greeting.hpp"
 
+#include <luna/token_file.hpp>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <fstream>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -22,13 +23,6 @@ constexpr std::uint32_t kTermMsMax = 3'600'000;
 
 using Nonce = std::array<std::byte, kNonceBytes>;
 using Proof = std::array<std::byte, kProofBytes>;
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const auto first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
 
 Result<Nonce> make_nonce() {
   Nonce nonce{};
@@ -116,19 +110,8 @@ Bytes copy_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<Token> Token::read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{Code::not_found, "token_file: cannot read " + path.string()};
-  std::string text(kBytesMax + 3, '\0');  // a longer file is seen to be longer
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  const auto token = std::as_bytes(std::span(trimmed(text)));
-  if (token.size() < kBytesMin || token.size() > kBytesMax) {
-    return Error{Code::invalid_argument,
-                 "token_file: the token in " + path.string() + " has " +
-                     std::to_string(token.size()) + " bytes: must be between " +
-                     std::to_string(kBytesMin) + " and " + std::to_string(kBytesMax)};
-  }
-  return Token(copy_of(token));
+  LUNA_TRY(Bytes token, read_token_file(path));
+  return Token(std::move(token));
 }
 
 Result<Reply> GreetingAcceptor::take(const Frame& frame) {

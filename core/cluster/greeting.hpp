@@ -29,11 +29,7 @@ namespace luna::cluster {
 /// What all processes of a cluster know. A value.
 class Token {
  public:
-  static constexpr std::size_t kBytesMin = 16;
-  static constexpr std::size_t kBytesMax = 4096;
-
-  /// The content of a file, without white space at its ends. [start-up]
-  /// Errors  not_found; invalid_argument: shorter than kBytesMin or longer than kBytesMax
+  /// What read_token_file() says. [start-up]
   static Result<Token> read(const std::filesystem::path& path);
   /// No secret: for connections that do not leave the machine.
   static Token none() { return Token({}); }

@@ -3,28 +3,23 @@
 #include "bytes.hpp"
 #include "frame.hpp"
 
+#include <luna/token_file.hpp>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 namespace luna::tcp {
 namespace {
 
 constexpr std::size_t kNonceOffset = 8 + 8 + 1;
 constexpr std::size_t kHelloBytesMin = kNonceOffset + kNonceBytes + kAddressBytesMin;
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const auto first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
 
 unsigned char* raw(std::span<std::byte> bytes) {
   return reinterpret_cast<unsigned char*>(bytes.data());
@@ -36,19 +31,8 @@ const unsigned char* raw(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<Token> Token::read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{Code::not_found, "token_file: cannot read " + path.string()};
-  std::string text(kBytesMax + 3, '\0');  // a longer file is seen to be longer
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  const auto token = std::as_bytes(std::span(trimmed(text)));
-  if (token.size() < kBytesMin || token.size() > kBytesMax) {
-    return Error{Code::invalid_argument,
-                 "token_file: the token in " + path.string() + " has " +
-                     std::to_string(token.size()) + " bytes: must be between " +
-                     std::to_string(kBytesMin) + " and " + std::to_string(kBytesMax)};
-  }
-  return Token({token.begin(), token.end()});
+  LUNA_TRY(auto token, read_token_file(path));
+  return Token(std::move(token));
 }
 
 Result<Token> Token::of_process() {

@@ -34,11 +34,7 @@ using Proof = std::array<std::byte, 32>;
 /// What all endpoints of a cluster know. A value.
 class Token {
  public:
-  static constexpr std::size_t kBytesMin = 16;
-  static constexpr std::size_t kBytesMax = 4096;
-
-  /// The only line of a file, without white space at its ends.
-  /// Errors   not_found; invalid_argument: shorter than kBytesMin or longer than kBytesMax
+  /// What read_token_file() says. [start-up]
   static Result<Token> read(const std::filesystem::path& path);
   /// One that nobody outside of this process knows, the same for all its endpoints.
   static Result<Token> of_process();
