@@ -1,4 +1,5 @@
 // Several groups of devices in one engine: nobody can tell from an answer which one gave it.
+#include "support/few_line_policies.hpp"
 #include "support/varied_requests.hpp"
 
 #include <luna/group_choice.hpp>
@@ -39,34 +40,6 @@ plugin::Instance<luna_scheduler_if> routed_by(const char* router) {
           new SchedulerInstance<StaticPolicy>(std::make_unique<StaticPolicy>(default_options()),
                                               GroupRouter(router, 200.0)),
           "static"};
-}
-
-/// The policy of scheduler.hpp's head: it knows nothing of blocks, nor of groups.
-struct ShortestFirst final : Scheduler {
-  void plan(const Snapshot& rows, Plan& out) override {
-    auto& order = out.order();
-    std::ranges::stable_sort(order, {}, [&](std::uint32_t i) {
-      return rows[i].n_remaining() - 0.5 * rows[i].waited_ms();
-    });
-    for (const std::uint32_t i : order)
-      if (!out.take(i)) break;
-  }
-};
-/// The same over all groups at once; it assigns nothing itself.
-struct ShortestOfAll final : Scheduler {
-  static constexpr bool kPlansAllGroups = true;
-  void plan(const Snapshot& rows, Plan& out) override {
-    auto& order = out.order();
-    std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return rows[i].n_remaining(); });
-    for (const std::uint32_t i : order)
-      out.take(i);
-  }
-};
-
-template <typename T>
-plugin::Instance<luna_scheduler_if> instance_of() {
-  static constexpr luna_scheduler_if kTable = make_scheduler_table<T>({});
-  return {&kTable, new SchedulerInstance<T>(std::make_unique<T>()), "test"};
 }
 
 EngineOptions with_drafts() {
