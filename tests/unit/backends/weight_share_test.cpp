@@ -1,22 +1,11 @@
 // backend_cpu with share_weights: one memory for equal weights, the same results.
+#include "core/base/process_memory.hpp"
 #include "loaded_model.hpp"
 
 #include <luna/plugin.hpp>
 
-#include <fstream>
-#include <string>
-
 namespace luna::test {
 namespace {
-
-/// Anonymous memory of this process that has pages, in bytes.
-std::uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/status");
-  std::string line;
-  while (std::getline(file, line))
-    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
-  return 0;
-}
 
 std::vector<float> logits_of(TestDevice& device,
                              const TinyLlama& model,
