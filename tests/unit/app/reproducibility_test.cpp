@@ -5,15 +5,13 @@
 #include "core/pipeline/engine_runner.hpp"
 #include "support/engine_fixture.hpp"
 #include "support/moving_policy.hpp"
-#include "support/plugin_fixture.hpp"
+#include "support/shipped_plugins.hpp"
 #include "support/test_seed.hpp"
-#include "unit/model/gguf_writer.hpp"
+#include "support/tiny_model_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <random>
 
 namespace luna::app {
@@ -30,61 +28,37 @@ struct TinySetup {
   std::uint32_t numerics = LUNA_NUMERICS_I12;
   std::uint32_t kv_dtype = LUNA_DTYPE_BF16;
   std::uint32_t n_threads = 1;
-  std::uint32_t n_devices = 1;  // in a row, as many steps in flight
-  std::uint32_t n_groups = 1;   // of so many devices
+  std::uint32_t n_devices = 1;   // in a row, as many steps in flight
+  std::uint32_t n_groups = 1;    // of so many devices
   bool is_tensor_split = false;  // side by side instead of in a row
-  bool moves = false;           // each sequence, now and then, to the next group
+  bool moves = false;            // each sequence, now and then, to the next group
   std::uint32_t n_rows_max = 512;
   std::uint32_t n_kv_blocks = 512;
   bool drafts_for_itself = false;  // the same file is its draft model
   engine::EngineOptions engine;
 };
 
-/// Values of a trained model's size, the same for every file.
-std::vector<float> values_of(const std::string& name, std::size_t n) {
-  std::uint32_t seed = 1;
-  for (const char c : name)
-    seed = seed * 31 + static_cast<unsigned char>(c);
-  std::mt19937 random(seed);
-  const bool is_norm = name.find("norm") != std::string::npos;
-  std::vector<float> values(n);
-  for (float& value : values) {
-    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
-    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
-  }
-  return values;
-}
-
 /// The tiny model's file; gone at the end.
-class TinyFile {
+class TinyFile : public test::TinyModelFile {
  public:
   explicit TinyFile(std::uint32_t n_layers = 2, std::uint32_t n_kv_heads = 1)
-      : path_(std::filesystem::path(::testing::TempDir()) /
-              ("reproducibility" + std::to_string(n_layers) + "_" + std::to_string(n_kv_heads) +
-               ".gguf")) {
-    const std::uint32_t n_heads = std::max(2U, n_kv_heads);
-    const auto bytes = test::tiny_llama({.n_layers = n_layers,
-                                         .hidden_size = 32 * n_heads,
-                                         .n_heads = n_heads,
-                                         .n_kv_heads = n_kv_heads,
-                                         .ffn_size = 96,
-                                         .vocab_size = kVocabSize,
-                                         .context_length = 512,
-                                         .is_quantized = true},
-                                        values_of)
-                           .write();
-    std::ofstream file(path_, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-  }
-  ~TinyFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+      : TinyModelFile(
+            "reproducibility" + std::to_string(n_layers) + "_" + std::to_string(n_kv_heads),
+            shape_of(n_layers, std::max(2U, n_kv_heads), n_kv_heads)) {}
 
  private:
-  std::filesystem::path path_;
+  static test::TinyShape shape_of(std::uint32_t n_layers,
+                                  std::uint32_t n_heads,
+                                  std::uint32_t n_kv_heads) {
+    return {.n_layers = n_layers,
+            .hidden_size = 32 * n_heads,
+            .n_heads = n_heads,
+            .n_kv_heads = n_kv_heads,
+            .ffn_size = 96,
+            .vocab_size = kVocabSize,
+            .context_length = 512,
+            .is_quantized = true};
+  }
 };
 
 /// The model with its engine, which runs while the test waits for it.
@@ -173,36 +147,13 @@ class TinyServer {
  private:
   TinyServer() = default;
 
-  template <typename Table>
-  plugin::Instance<Table> make_plugin(const char* file, const char* kind) {
-    const Table* table = test::load_table<Table>(file, kind);
-    const auto self = test::make_instance(*table, host_, {});
-    EXPECT_TRUE(self);
-    return plugin::Instance<Table>(table, *self, file);
-  }
-  std::vector<plugin::Instance<luna_quant_if>> make_quants() {
-    std::vector<plugin::Instance<luna_quant_if>> quants;
-    quants.push_back(make_plugin<luna_quant_if>("quant_gguf", LUNA_KIND_QUANT));
-    return quants;
-  }
+  [[nodiscard]] model::Collective collective() const { return test::collective_of(transport_); }
 
-  [[nodiscard]] model::Collective collective() const {
-    void* const self = transport_.self();
-    return {static_cast<const luna_collective_if*>(
-                transport_.table().head.ext(self, LUNA_EXT_COLLECTIVE)),
-            self,
-            "inproc",
-            {}};
-  }
-
-  test::FakeHost host_;
   RealClock clock_;
   text::Tokenizer tokenizer_ = test::tiny_tokenizer();
-  plugin::Instance<luna_backend_if> backend_ =
-      make_plugin<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
-  std::vector<plugin::Instance<luna_quant_if>> quants_ = make_quants();
-  plugin::Instance<luna_transport_if> transport_ =
-      make_plugin<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
+  plugin::Instance<luna_backend_if> backend_ = test::shipped_backend("backend_cpu");
+  std::vector<plugin::Instance<luna_quant_if>> quants_ = test::shipped_quants();
+  plugin::Instance<luna_transport_if> transport_ = test::shipped_transport("transport_inproc");
   plugin::Instance<luna_scheduler_if> scheduler_ = test::static_scheduler();
   std::vector<std::unique_ptr<model::Device>> devices_;
   std::unique_ptr<model::Model> draft_model_;

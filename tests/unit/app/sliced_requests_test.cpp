@@ -5,10 +5,10 @@
 #include "core/model/slice_links.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "support/flowsplit_scheduler.hpp"
-#include "support/plugin_fixture.hpp"
+#include "support/shipped_plugins.hpp"
 #include "support/slicing_policy.hpp"
 #include "support/test_seed.hpp"
-#include "unit/model/gguf_writer.hpp"
+#include "support/tiny_model_file.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <thread>
 
@@ -27,42 +26,13 @@ using pipeline::TokenId;
 
 constexpr std::uint32_t kVocabSize = 264;
 
-std::vector<float> values_of(const std::string& name, std::size_t n) {
-  std::mt19937 random(static_cast<std::uint32_t>(name.size() * 31 + name.back()));
-  const bool is_norm = name.find("norm") != std::string::npos;
-  std::vector<float> values(n);
-  for (float& value : values) {
-    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
-    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
-  }
-  return values;
-}
-
-/// A tiny model with a long context; gone at the end.
-class LongFile {
- public:
-  LongFile() : path_(std::filesystem::path(::testing::TempDir()) / "sliced_requests.gguf") {
-    const auto bytes = test::tiny_llama({.n_layers = 2,
-                                         .hidden_size = 64,
-                                         .ffn_size = 96,
-                                         .vocab_size = kVocabSize,
-                                         .context_length = 8192,
-                                         .is_quantized = true},
-                                        values_of)
-                           .write();
-    std::ofstream file(path_, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-  }
-  ~LongFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+/// With a long context.
+const test::TinyShape kLongShape = {.n_layers = 2,
+                                    .hidden_size = 64,
+                                    .ffn_size = 96,
+                                    .vocab_size = kVocabSize,
+                                    .context_length = 8192,
+                                    .is_quantized = true};
 
 struct ServerShape {
   std::uint32_t n_groups = 1;
@@ -90,7 +60,7 @@ class SlicedServer {
  public:
   SlicedServer(const std::filesystem::path& file, const ServerShape& shape)
       : tokenizer_(shape.has_vocabulary ? tokenizer_of(file) : test::tiny_tokenizer()),
-        transport_(make_plugin<luna_transport_if>(shape.transport, LUNA_KIND_TRANSPORT)),
+        transport_(test::shipped_transport(shape.transport)),
         scheduler_(policy_of(shape)) {
     for (std::uint32_t g = 0; g < shape.n_groups; ++g)
       models_.push_back(load(file, shape));
@@ -160,23 +130,8 @@ class SlicedServer {
   telemetry::EngineStats stats;
 
  private:
-  template <typename Table>
-  plugin::Instance<Table> make_plugin(const char* file, const char* kind) {
-    const Table* table = test::load_table<Table>(file, kind);
-    const bool is_cpu = std::string(file) == "backend_cpu";
-    test::SettingValues settings;
-    if (is_cpu) settings["share_weights"] = true;
-    const auto self = test::make_instance(*table, host_, settings);
-    EXPECT_TRUE(self);
-    return plugin::Instance<Table>(table, *self, file);
-  }
   [[nodiscard]] model::Collective collective() const {
-    void* const self = transport_.self();
-    return {static_cast<const luna_collective_if*>(
-                transport_.table().head.ext(self, LUNA_EXT_COLLECTIVE)),
-            self,
-            "transport",
-            {}};
+    return test::collective_of(transport_, "transport");
   }
   static text::Tokenizer tokenizer_of(const std::filesystem::path& file) {
     return text::Tokenizer::create(model::load_vocabulary(file).value()).value();
@@ -206,19 +161,13 @@ class SlicedServer {
     n_vocabulary_ = (*model)->compiled().config.vocab_size;
     return std::move(model).value();
   }
-  std::vector<plugin::Instance<luna_quant_if>> make_quants() {
-    std::vector<plugin::Instance<luna_quant_if>> quants;
-    quants.push_back(make_plugin<luna_quant_if>("quant_gguf", LUNA_KIND_QUANT));
-    return quants;
-  }
 
-  test::FakeHost host_;
   RealClock clock_;
   std::uint32_t n_vocabulary_ = 0;
   text::Tokenizer tokenizer_;
   plugin::Instance<luna_backend_if> backend_ =
-      make_plugin<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
-  std::vector<plugin::Instance<luna_quant_if>> quants_ = make_quants();
+      test::shipped_backend("backend_cpu", {{"share_weights", true}});
+  std::vector<plugin::Instance<luna_quant_if>> quants_ = test::shipped_quants();
   plugin::Instance<luna_transport_if> transport_;
   plugin::Instance<luna_scheduler_if> scheduler_;
   std::vector<std::unique_ptr<model::Device>> devices_;
@@ -246,7 +195,7 @@ class SlicedRequests : public ::testing::Test {
     EXPECT_EQ(many.stats.n_preempted.load(), 0U);
     EXPECT_EQ(many.stats.n_kv_blocks_used.load(), 0U);
   }
-  const LongFile file_;
+  const test::TinyModelFile file_{"sliced_requests", kLongShape};
 };
 
 TEST_F(SlicedRequests, TwoFourAndSevenWaysChangeNoBit) {

@@ -2,61 +2,29 @@
 #include "core/model/model_loader.hpp"
 
 #include "core/model/shard_writer.hpp"
-#include "support/plugin_fixture.hpp"
-#include "unit/model/gguf_writer.hpp"
+#include "support/shipped_plugins.hpp"
+#include "support/tiny_model_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
-#include <random>
 
 namespace luna::model {
 namespace {
 
-/// Values that depend on the tensor's name alone, so that every file has the same.
-std::vector<float> values_by_name(const std::string& name, std::size_t n) {
-  std::mt19937 random(static_cast<std::uint32_t>(std::hash<std::string>{}(name)));
-  const bool is_norm = name.find("norm") != std::string::npos;
-  std::vector<float> values(n);
-  for (float& value : values) {
-    const float unit = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
-    value = is_norm ? 1.0F + 0.1F * unit : 0.3F * unit;
-  }
-  return values;
-}
-
 class ModelLoader : public ::testing::Test {
  protected:
   void SetUp() override {
-    backend_ = make<luna_backend_if>("backend_reference", LUNA_KIND_BACKEND);
-    transport_ = make<luna_transport_if>("transport_inproc", LUNA_KIND_TRANSPORT);
-    quants_.push_back(make<luna_quant_if>("quant_gguf", LUNA_KIND_QUANT));
-    collective_.table = static_cast<const luna_collective_if*>(
-        transport_->head.ext(transport_.self(), LUNA_EXT_COLLECTIVE));
-    collective_.self = transport_.self();
-    ASSERT_NE(collective_.table, nullptr);
+    collective_ = test::collective_of(transport_);
     path_ =
         std::filesystem::path(::testing::TempDir()) /
         (std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + ".gguf");
-    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100}, values_by_name));
+    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100}, test::values_by_name));
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  template <typename Table>
-  plugin::Instance<Table> make(const char* file, const char* kind) {
-    const Table* table = test::load_table<Table>(file, kind);
-    const auto self = test::make_instance(*table, host_, {});
-    EXPECT_TRUE(self);
-    return plugin::Instance<Table>(table, *self, file);
-  }
-  void write(const test::GgufParts& parts) {
-    const auto bytes = parts.write();
-    std::ofstream file(path_, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-  }
+  void write(const test::GgufParts& parts) { test::write_file(path_, parts); }
   Device* open_device(const std::string& name, std::uint64_t memory_bytes = 16 << 20) {
     auto device = Device::open(backend_, {.name = name, .memory_bytes = memory_bytes});
     EXPECT_TRUE(device) << device.error().message();
@@ -87,11 +55,10 @@ class ModelLoader : public ::testing::Test {
     return Model::load(options, {quants_, devices, collective_});
   }
 
-  test::FakeHost host_;
   std::filesystem::path path_;
-  plugin::Instance<luna_backend_if> backend_;
-  plugin::Instance<luna_transport_if> transport_;
-  std::vector<plugin::Instance<luna_quant_if>> quants_;
+  plugin::Instance<luna_backend_if> backend_ = test::shipped_backend("backend_reference");
+  plugin::Instance<luna_transport_if> transport_ = test::shipped_transport("transport_inproc");
+  std::vector<plugin::Instance<luna_quant_if>> quants_ = test::shipped_quants();
   Collective collective_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::uint32_t kv_dtype_ = LUNA_DTYPE_BF16;
@@ -200,7 +167,8 @@ TEST_F(ModelLoader, LoadsAndRunsAModel) {
 
 TEST_F(ModelLoader, ASplitModelHasTheLogitsOfTheWholeBitForBit) {
   for (const bool tied : {true, false}) {
-    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100, .tied_head = tied}, values_by_name));
+    write(test::tiny_llama({.n_layers = 3, .vocab_size = 100, .tied_head = tied},
+                           test::values_by_name));
     const auto whole = load(options(), {open_device("whole")});
     ASSERT_TRUE(whole) << whole.error().message();
     const std::vector<std::uint32_t> prompt = {1, 2, 3, 50, 99};
@@ -227,7 +195,7 @@ TEST_F(ModelLoader, AFolderOfShardsHasTheLogitsOfTheFileBitForBit) {
     // A tied head is in the first shard and in the last.
     const test::TinyShape shape = {
         .n_layers = 7, .vocab_size = 128, .tied_head = !is_quantized, .is_quantized = is_quantized};
-    write(test::tiny_llama(shape, values_by_name));
+    write(test::tiny_llama(shape, test::values_by_name));
     const auto whole = load(options(), {open_device("whole" + std::to_string(n_opened++))});
     ASSERT_TRUE(whole) << whole.error().message();
     const auto expected = run_prompt((*whole)->compiled(), prompt);
@@ -308,7 +276,7 @@ TEST_F(ModelLoader, ATensorSplitHasTheBitsOfOneDevice) {
                             .vocab_size = 100,
                             .tied_head = !is_quantized,
                             .is_quantized = is_quantized},
-                           values_by_name));
+                           test::values_by_name));
     const auto alone = load(options(), {open_device("a" + std::to_string(devices_.size()))});
     ASSERT_TRUE(alone) << alone.error().message();
     const auto expected = run_prompt((*alone)->compiled(), prompt);
