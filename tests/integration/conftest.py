@@ -16,6 +16,8 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden" / "cases")]
+from cluster_streams import N_WORKERS, Streams  # noqa: E402
+from luna_cluster import LunaCluster  # noqa: E402
 from luna_server import LunaServer, config_text  # noqa: E402
 from real_model import real_model_path  # noqa: E402
 
@@ -72,3 +74,36 @@ def server(start_server: Callable[..., LunaServer]) -> Iterator[LunaServer]:
     started = start_server(n_devices=2)
     yield started
     assert started.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def shards(run_luna: Callable, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model in as many shards as most clusters here have workers."""
+    folder = tmp_path_factory.mktemp("shards") / "four"
+    done = run_luna("split", model, "--num-shards", N_WORKERS, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four_workers(
+    luna_bin: Path, shards: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LunaCluster]:
+    """A server with its model on four workers; a file's tests bring back what they take away."""
+    folder = tmp_path_factory.mktemp("cluster")
+    made = LunaCluster(
+        luna_bin, shards, folder, N_WORKERS, min_devices=N_WORKERS, model_keys="kv_tokens_max = 8192"
+    )
+    try:
+        for i in range(N_WORKERS):
+            made.start_worker(i, shards)
+        made.start_server()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def calm_texts(four_workers: LunaCluster) -> list[str]:
+    """Of Streams that nothing happens to."""
+    return Streams(four_workers.server).join()

@@ -18,14 +18,6 @@ from luna_server import MODEL_NAME, LunaServer, wait_until
 PROMPTS = ("The moon is", "In the beginning", "Write a poem about the sea:", "1, 2, 3, 4,")
 
 
-@pytest.fixture(scope="module")
-def shards(run_luna: Callable, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shards") / "four"
-    done = run_luna("split", model, "--num-shards", 4, "--out", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.fixture
 def make_cluster(luna_bin: Path, tmp_path: Path) -> Iterator[Callable[..., LunaCluster]]:
     made: list[LunaCluster] = []
