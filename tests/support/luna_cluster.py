@@ -157,7 +157,8 @@ class LunaCluster:
         name = f"w{i}"
         options.setdefault("token_file", self.token_file)
         options.setdefault("more", ("--first-cpu", str(i)))
-        self.workers[name] = LunaWorker(self.binary, self.folder, self.port, name, shard_path, **options)
+        port = options.pop("port", self.port)
+        self.workers[name] = LunaWorker(self.binary, self.folder, port, name, shard_path, **options)
         return self.workers[name]
 
     def start_server(self) -> LunaServer:
