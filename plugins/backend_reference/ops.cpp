@@ -135,6 +135,64 @@ void kv_write(const float* k,
 
 namespace {
 
+/// One KV head of a layer.
+struct KvHead {
+  const KvCache& kv;
+  std::uint32_t layer;
+  std::uint32_t index;
+
+  [[nodiscard]] const float* key(std::uint32_t slot) const { return kv.at(layer, 0, index, slot); }
+  [[nodiscard]] const float* value(std::uint32_t slot) const {
+    return kv.at(layer, 1, index, slot);
+  }
+};
+
+// As in linear(): each lane is a sum of its own in the order that it has alone, so lanes change no
+// bit; but they do not wait for each other's additions.
+constexpr std::uint32_t kSlotLanes = 8;
+constexpr std::uint32_t kValueLanes = 16;
+
+/// scores[i] = query . key of slot `first` + i, for at most kSlotLanes of them.
+void dot_slots(const float* query,
+               const KvHead& head,
+               std::uint32_t first,
+               std::span<double> scores) {
+  const auto n = static_cast<std::uint32_t>(scores.size());
+  const float* keys[kSlotLanes];
+  for (std::uint32_t lane = 0; lane < kSlotLanes; ++lane)
+    keys[lane] = head.key(first + std::min(lane, n - 1));
+  double acc[kSlotLanes] = {};
+  for (std::uint32_t d = 0; d < head.kv.head_dim; ++d)
+    for (std::uint32_t lane = 0; lane < kSlotLanes; ++lane)
+      acc[lane] += double{keys[lane][d]} * double{query[d]};
+  std::copy_n(acc, n, scores.begin());
+}
+
+/// Dimensions `d` to `d` + kValueLanes of the sum of weights[t] * value of slot t, from `first` on.
+LUNA_WIDE_CLONES void sum_values(std::span<const double> weights,
+                                 const KvHead& head,
+                                 std::uint32_t first,
+                                 std::uint32_t d,
+                                 double* sums) {
+  double acc[kValueLanes] = {};
+  for (std::uint32_t t = first; t < weights.size(); ++t) {
+    const float* value = head.value(t) + d;
+    for (std::uint32_t lane = 0; lane < kValueLanes; ++lane)
+      acc[lane] += weights[t] * double{value[lane]};
+  }
+  std::copy_n(acc, kValueLanes, sums);
+}
+
+double sum_value(std::span<const double> weights,
+                 const KvHead& head,
+                 std::uint32_t first,
+                 std::uint32_t d) {
+  double acc = 0;
+  for (std::uint32_t t = first; t < weights.size(); ++t)
+    acc += weights[t] * double{head.value(t)[d]};
+  return acc;
+}
+
 struct SeenSlots {
   std::uint32_t first;
   double sum;  // of their probabilities before they are divided by it
@@ -142,18 +200,18 @@ struct SeenSlots {
 
 /// Probabilities of the slots that a head sees, not yet divided by their sum.
 SeenSlots weigh(const float* query,
-                const KvCache& kv,
+                const KvHead& head,
                 const AttendParams& p,
-                std::uint32_t kv_head,
                 std::span<double> scores) {
   const auto n_positions = static_cast<std::uint32_t>(scores.size());
   const std::uint32_t first = p.window != 0 && p.window < n_positions ? n_positions - p.window : 0;
+  for (std::uint32_t t = first; t < n_positions; t += kSlotLanes)
+    dot_slots(query, head, t, scores.subspan(t, std::min(kSlotLanes, n_positions - t)));
   double max = -std::numeric_limits<double>::infinity();
   for (std::uint32_t t = first; t < n_positions; ++t) {
-    double score = dot(kv.at(p.layer, 0, kv_head, t), query, kv.head_dim) * p.scale;
-    if (p.softcap != 0.0F) score = p.softcap * std::tanh(score / p.softcap);
-    scores[t] = score;
-    max = std::max(max, score);
+    scores[t] *= p.scale;
+    if (p.softcap != 0.0F) scores[t] = p.softcap * std::tanh(scores[t] / p.softcap);
+    max = std::max(max, scores[t]);
   }
   double sum = 0;
   for (std::uint32_t t = first; t < n_positions; ++t) {
@@ -171,15 +229,18 @@ void attend_row(const float* q,
                 std::span<double> scores,
                 float* out) {
   for (std::uint32_t h = 0; h < p.n_heads; ++h) {
-    const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
-    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores);
+    const KvHead head{kv, p.layer, h / (p.n_heads / kv.n_kv_heads)};
+    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, head, p, scores);
     float* to = out + std::size_t{h} * kv.head_dim;
-    for (std::uint32_t d = 0; d < kv.head_dim; ++d) {
-      double acc = 0;
-      for (std::uint32_t t = first; t < scores.size(); ++t)
-        acc += scores[t] * kv.at(p.layer, 1, kv_head, t)[d];
-      to[d] = static_cast<float>(acc / sum);
+    std::uint32_t d = 0;
+    for (; d + kValueLanes <= kv.head_dim; d += kValueLanes) {
+      double sums[kValueLanes];
+      sum_values(scores, head, first, d, sums);
+      for (std::uint32_t lane = 0; lane < kValueLanes; ++lane)
+        to[d + lane] = static_cast<float>(sums[lane] / sum);
     }
+    for (; d < kv.head_dim; ++d)
+      to[d] = static_cast<float>(sum_value(scores, head, first, d) / sum);
   }
 }
 
@@ -188,10 +249,10 @@ void observe_row(const float* q,
                  const AttendParams& p,
                  std::span<double> scores) {
   for (std::uint32_t h = 0; h < p.n_heads; ++h) {
-    const std::uint32_t kv_head = h / (p.n_heads / kv.n_kv_heads);
-    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, kv, p, kv_head, scores);
+    const KvHead head{kv, p.layer, h / (p.n_heads / kv.n_kv_heads)};
+    const auto [first, sum] = weigh(q + std::size_t{h} * kv.head_dim, head, p, scores);
     for (std::uint32_t t = first; t < scores.size(); ++t)
-      *kv.mass_at(p.layer, kv_head, t) += static_cast<float>(scores[t] / sum);
+      *kv.mass_at(p.layer, head.index, t) += static_cast<float>(scores[t] / sum);
   }
 }
 
