@@ -78,18 +78,36 @@ phase_lint() {
   return $status
 }
 
-# The real binary, over files, pipes and sockets.
-phase_integration() {
-  configure_locked release -DLUNA_BUILD_TESTS=ON || return
-  build_locked release all || return
-  local release=$root/build/release
+# Files whose tests have no limits in time, those that use one core first: they run beside the load
+# test, which takes its minutes anyway.
+readonly patient_tests=(templates tokenizer plugins shards numerics reproducible)
+
+run_pytest() {  # REPORT [pytest argument...]
+  local report=$1 release=$root/build/release
+  shift
   if [[ -x $release/tests/luna_logits ]]; then
     export LUNA_LOGITS=$release/tests/luna_logits
   fi
   LUNA_BIN=$release/bin/luna LUNA_TEST_MODEL=$(model_file "$default_model") PATH=$venv/bin:$PATH \
     timeout 1500 "$venv/bin/python" -m pytest -q -p no:cacheprovider --durations=10 \
     -o junit_logging=system-out -o junit_log_passing_tests=true \
-    --junitxml "$results/integration.xml" "$root/tests/integration"
+    --junitxml "$results/$report.xml" "$@"
+}
+
+# The real binary, over files, pipes and sockets.
+phase_integration() {
+  configure_locked release -DLUNA_BUILD_TESTS=ON || return
+  build_locked release all || return
+  local folder=$root/tests/integration patient load_pid status=0
+  patient=("${patient_tests[@]/#/"$folder/test_"}")
+  patient=("${patient[@]/%/.py}")
+  run_pytest integration-load "$folder/test_load.py" >"$results/load.log" 2>&1 &
+  load_pid=$!
+  run_pytest integration-patient "${patient[@]}" || status=$?
+  wait "$load_pid" || status=$?
+  cat "$results/load.log"
+  run_pytest integration "$folder" --ignore="$folder/test_load.py" "${patient[@]/#/--ignore=}" || status=$?
+  return $status
 }
 
 # All phases; the summary counts what their reports say and adds a failure for a phase that broke.

@@ -3,8 +3,9 @@
   summary.py RESULTS_DIR
 
 phases.txt has a line `PHASE EXIT_STATUS SECONDS` a phase; PHASE.xml is its JUnit report (ctest's or
-pytest's), PHASE/*.xml are the reports of single GoogleTest programs: where there is one, its cases
-count, not the one entry that ctest has for the program. Exit status 1 if anything failed.
+pytest's), PHASE-PART.xml are those of parts that ran by themselves, PHASE/*.xml those of single
+GoogleTest programs: where there is one, its cases count, not the one entry that ctest has for the
+program. Exit status 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ class Counts:
 
 def count_phase(results: Path, phase: str, status: int) -> Counts:
     counts = Counts()
-    report = results / f"{phase}.xml"
-    if report.is_file():
+    for report in sorted([*results.glob(f"{phase}.xml"), *results.glob(f"{phase}-*.xml")]):
         for case in ElementTree.parse(report).getroot().iter("testcase"):
             name = case.get("name", "")
             cases = results / phase / f"{name}.xml"
