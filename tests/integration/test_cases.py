@@ -56,11 +56,11 @@ TABLES = [case for case in ALL if case["check"]["kind"] == "unit"]
 
 @pytest.fixture(scope="module")
 def case_server(start_server: Callable[..., LunaServer], tmp_path_factory: pytest.TempPathFactory) -> LunaServer:
-    """As people run it where a browser asks: with a key, and other origins allowed."""
+    """As people run it where a browser asks: on all cores, with a key, and other origins allowed."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"{KEY}\n", encoding="utf-8")
     keys.chmod(0o600)
-    return start_server(server=f'api_keys_file = "{keys}"\ncors_origins = ["*"]')
+    return start_server(n_threads=0, server=f'api_keys_file = "{keys}"\ncors_origins = ["*"]')
 
 
 @pytest.fixture(scope="module")
