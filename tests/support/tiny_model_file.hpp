@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace luna::test {
@@ -36,11 +37,12 @@ inline void write_file(const std::filesystem::path& path, const GgufParts& parts
              static_cast<std::streamsize>(bytes.size()));
 }
 
-/// Gone at the end.
+/// A file of this process; gone at the end.
 class TinyModelFile {
  public:
   TinyModelFile(const std::string& name, const TinyShape& shape)
-      : path_(std::filesystem::path(::testing::TempDir()) / (name + ".gguf")) {
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              (name + "_" + std::to_string(::getpid()) + ".gguf")) {
     write_file(path_, tiny_llama(shape, values_by_name));
   }
   ~TinyModelFile() {
