@@ -118,7 +118,7 @@ class Soak:
 
     def has_all(self) -> bool:
         _, page = get_json(self.cluster.server_port, "/admin/cluster")
-        return any(len(group) == N_WORKERS for model in page["models"] for group in model["groups"])
+        return any(len(group) == N_WORKERS for model in page.get("models", ()) for group in model["groups"])
 
     def fault(self) -> None:
         """The next one; what it takes away is brought back."""
@@ -141,7 +141,7 @@ class Soak:
         end = time.monotonic() + seconds
         servers = (self.cluster.server, self.groups)
         clients = [
-            LoadClient(server.port, seed * 1000 + n, end, n_words_max=250 if server is servers[0] else 450)
+            LoadClient(server.port, seed * 1000 + n, end, n_words_max=250 if server is servers[0] else 350)
             for n, server in enumerate(itertools.chain.from_iterable([s] * self.args.clients for s in servers))
         ]
         threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
