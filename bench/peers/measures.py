@@ -44,8 +44,9 @@ def load_arguments(row: Row, n_requests: int) -> list[str]:
 
 
 def n_http_requests(row: Row) -> int:
-    """Two waves, or a wave and a half where a wave is long."""
-    return max(6, min(2 * row.sequences, row.sequences + 64))
+    """Four waves, fewer where a wave is long: of two, the first, which all clients begin together,
+    would be half."""
+    return max(16, min(4 * row.sequences, row.sequences + 64))
 
 
 def http_figures(row: Row, luna: Path, url: str, folder: Path) -> dict[str, float]:
