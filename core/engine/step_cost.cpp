@@ -108,14 +108,18 @@ void StepCostFit::solve() {
       loads[i][j] *= scale[i] * scale[j];
     if (i > 0) loads[i][i] += kRidge;
   }
-  // A negative cost is noise: the most negative is 0 then, and the others are fitted again.
+  // A negative cost is noise: the most negative is 0 then, and the others are fitted again. Rows
+  // always cost something: where tokens grew with them, as in a crowd of short requests, and took
+  // all of it, the tokens are 0 first.
   std::array<bool, kUnknowns> is_zero{};
   Vector x{};
   for (std::size_t round = 0; round < kUnknowns; ++round) {
     x = solve_free(loads, loads_ns, is_zero);
     const auto least = std::min_element(x.begin(), x.end());
     if (*least >= 0.0) break;
-    is_zero[static_cast<std::size_t>(least - x.begin())] = true;
+    const auto idx = static_cast<std::size_t>(least - x.begin());
+    const bool tokens_took_it = idx == kRow && !is_zero[kToken];
+    is_zero[tokens_took_it ? kToken : idx] = true;
   }
   costs_ = {.fixed_ns = x[0] * scale[0],
             .per_row_ns = x[1] * scale[1],

@@ -48,6 +48,8 @@ class StepCostFit {
   static constexpr std::size_t kRowClasses = 16;
   static constexpr std::size_t kContextClasses = 10;
   static constexpr std::size_t kUnknowns = 3;
+  static constexpr std::size_t kRow = 1;  // of them
+  static constexpr std::size_t kToken = 2;
   using Vector = std::array<double, kUnknowns>;
   using Matrix = std::array<Vector, kUnknowns>;
 

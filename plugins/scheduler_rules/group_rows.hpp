@@ -33,4 +33,22 @@ struct GroupRows {
   }
 };
 
+/// What is to be computed again of rows that had begun to answer: they lost their KV to a failure
+/// or to others, and their clients wait for the next token. A value.
+struct StalledWork {
+  bool is_some = false;
+  double ns = 0.0;
+
+  static StalledWork of(const GroupRows& group) {
+    StalledWork work;
+    for (const std::uint32_t i : group.queue) {
+      const Row row = group.rows[i];
+      if (row->n_generated == 0) continue;
+      work.is_some = true;
+      work.ns += group.cost.chunk_ns(row, row.n_wanted());
+    }
+    return work;
+  }
+};
+
 }  // namespace luna::scheduling

@@ -46,9 +46,12 @@ class GroupStep {
         });
     const Decoded decoded = run_decoding(group, accounts, out);
     const bool delays_tokens = decoded.n_rows > 0 || decodes_elsewhere;
-    const std::uint32_t n_prompt_tokens = StepShare::n_prompt_tokens(group, delays_tokens);
-    PrefillShare::Budget budget = delays_tokens ? budget_of(decoded.ns, n_prompt_tokens, group)
-                                                : lone_budget(n_prompt_tokens);
+    const StalledWork stalled = StalledWork::of(group);
+    const std::uint32_t n_prompt_tokens =
+        StepShare::n_prompt_tokens(group, delays_tokens, stalled.is_some);
+    PrefillShare::Budget budget = delays_tokens
+                                      ? budget_of(decoded.ns, n_prompt_tokens, stalled, group)
+                                      : lone_budget(n_prompt_tokens, stalled.is_some);
     // A row let in now would be the next to be pre-empted.
     if (decoded.n_preempted == 0) budget.n_seats = n_seats(group);
     const auto part = StepShare::of_queue(group, n_prompt_tokens);
@@ -69,6 +72,9 @@ class GroupStep {
   // Prompts get a fifth of the time however long the decoding rows take: with less, a full engine
   // would hardly let anybody in, and its users would wait for the first token instead of the next.
   static constexpr double kPrefillOverDecode = 0.25;
+  // Rows that had begun to answer get nine tenths of it, for as long as there are any: their
+  // clients have been without a token for longer than those of the others will be.
+  static constexpr double kStalledOverDecode = 9.0;
   // Of the target, prompts get so much as long as decoding rows leave it: see steady_ns().
   static constexpr double kSteadyShare = 0.6;
 
@@ -178,9 +184,9 @@ class GroupStep {
 
   // What it may spend on them while nobody decodes. A first token comes with its step's end, so the
   // step takes no more prompts than use it well.
-  [[nodiscard]] PrefillShare::Budget lone_budget(double n_tokens) const {
+  [[nodiscard]] PrefillShare::Budget lone_budget(double n_tokens, bool has_stalled) const {
     PrefillShare::Budget budget = token_budget(n_tokens);
-    budget.n_enough = kTokensEnough;
+    budget.n_enough = has_stalled ? StepShare::kPartStalled : kTokensEnough;
     return budget;
   }
 
@@ -189,14 +195,17 @@ class GroupStep {
   //
   // decode_ns        of the step without prompts
   // n_prompt_tokens  at most
+  // stalled          rows that had begun to answer
   [[nodiscard]] PrefillShare::Budget budget_of(double decode_ns,
                                                std::uint32_t n_prompt_tokens,
+                                               const StalledWork& stalled,
                                                const GroupRows& group) const {
     const StepCost& cost = group.cost;
     const double n_tokens = std::min(group.books.n_tokens_left, n_prompt_tokens);
     if (!has_target(cost)) {
-      // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm.
-      const bool on_trial = options_.target_itl_ms > 0 && cost.has_any();
+      // Costs that do not tell a token from a step are learned by a chunk that cannot do much harm:
+      // there is none to do where most are stalled.
+      const bool on_trial = options_.target_itl_ms > 0 && cost.has_any() && !stalled.is_some;
       return token_budget(on_trial ? std::min<double>(n_tokens, kChunkOnTrial) : n_tokens);
     }
     PrefillShare::Budget budget;
@@ -204,8 +213,10 @@ class GroupStep {
     const double floor = kPrefillOverDecode * std::max(target_ns(), decode_ns);
     budget.cost = cost;
     budget.n_min = kChunkMin;
-    const double most =
-        std::max(std::min(target_ns() - decode_ns, steady_ns(decode_ns, group)), floor);
+    const double steady = std::min(target_ns() - decode_ns, steady_ns(decode_ns, group));
+    const double for_stalled =
+        std::min(stalled.ns, std::max(target_ns() - decode_ns, kStalledOverDecode * decode_ns));
+    const double most = std::max({steady, floor, for_stalled});
     budget.left = std::min(most, n_tokens * cost.row_ns);
     const double headroom = target_ns() / kHeadroom - target_ns();
     budget.slack = std::clamp(target_ns() + headroom - decode_ns - budget.left, 0.0, headroom);

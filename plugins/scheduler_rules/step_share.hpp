@@ -60,7 +60,10 @@ class StepShare {
   ///
   /// beside_decoding  steps have rows that decode too: these make use of the weights, so parts may
   ///                  be small
-  static std::uint32_t n_prompt_tokens(const GroupRows& group, bool beside_decoding) {
+  /// has_stalled      rows that had begun to answer are to be computed again
+  static std::uint32_t n_prompt_tokens(const GroupRows& group,
+                                       bool beside_decoding,
+                                       bool has_stalled = false) {
     const Snapshot& rows = group.rows;
     const std::uint32_t n_steps = group.n_steps_max;
     if (n_steps == 1) return rows->n_rows_max;
@@ -68,10 +71,16 @@ class StepShare {
     for (const std::uint32_t i : group.queue)
       n_tokens += rows[i].n_wanted();
     const std::uint64_t n_part = n_tokens / (std::uint64_t{kPartsPerStep} * n_steps) + 1;
-    const std::uint64_t n_min = beside_decoding ? kPartMinBesideDecoding : kPartMin;
+    const std::uint64_t n_min = has_stalled       ? kPartStalled
+                                : beside_decoding ? kPartMinBesideDecoding
+                                                  : kPartMin;
     return static_cast<std::uint32_t>(
         std::min<std::uint64_t>(std::max(n_part, n_min), rows->n_rows_max));
   }
+
+  /// Tokens of rows that had begun to answer, in a step: equal parts, so that no step waits for a
+  /// longer one, and large against the rows that decode beside them.
+  static constexpr std::uint32_t kPartStalled = 256;
 
   /// The part of the queue, from its head on, whose prompts this step may compute. Where further
   /// steps could begin now, each gets whole prompts, as long as they are short, and about as many

@@ -114,6 +114,26 @@ TEST(StepCostFit, CostsAreNeverNegative) {
   }
 }
 
+TEST(StepCostFit, RowsCostSomethingHoweverTokensGrowWithThem) {
+  const std::uint64_t seed = test::test_seed();
+  for (std::uint64_t n = 0; n < 200; ++n) {
+    Mix mix(seed + n);
+    StepCostFit fit;
+    double n_rows = 0.0;
+    for (int i = 0; i < 12; ++i) {
+      // A crowd of short requests: each row attends to about twenty tokens.
+      const auto rows = static_cast<std::uint32_t>(16 + mix.number() % 240);
+      const StepLoad load{rows, rows * (15 + mix.number() % 10)};
+      fit.add(load, mix.jitter(1e6 * rows, 0.3));
+      n_rows += rows;
+    }
+    EXPECT_GT(fit.costs().per_row_ns, 0.0) << "seed " << seed + n;
+    const StepLoad mean{static_cast<std::uint32_t>(n_rows / 12),
+                        static_cast<std::uint64_t>(n_rows / 12 * 19.5)};
+    EXPECT_NEAR(fit.costs().step_ns(mean) / (n_rows / 12 * 1e6), 1.0, 0.35) << "seed " << seed + n;
+  }
+}
+
 TEST(StepCostFit, OneKindOfStepIsAllFixedCost) {
   StepCostFit fit;
   for (int i = 0; i < 10; ++i)

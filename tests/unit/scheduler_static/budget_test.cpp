@@ -169,6 +169,28 @@ TEST(TargetItl, PromptsGetAFifthOfAStepThatDecodingRowsFill) {
   EXPECT_LE(share, 0.2);
 }
 
+TEST(TargetItl, WhoHadBegunToAnswerGetsNineTenthsOfTheTime) {
+  // Sixty rows of a hundred lost their KV; a step of the others takes 43 ms and more.
+  PolicyRig rig({.target_itl_ms = 100},
+                {.cost = {.fixed_ns = 3e6, .row_ns = 1e6, .kv_ns = 0.0}, .n_seqs_max = 128});
+  for (int i = 0; i < 40; ++i)
+    rig.add({.n_prompt = 10, .n_generated_max = 100'000});
+  rig.run_until([&] { return rig.jobs.back().n_generated > 2; });
+  const std::uint64_t from = rig.now_ns;
+  for (int i = 0; i < 60; ++i)
+    rig.add({.n_prompt = 60, .n_generated_max = 100, .n_generated = 50});
+  rig.add({.n_prompt = 60, .n_generated_max = 100});
+  rig.step();
+  EXPECT_NEAR(rig.prefill_ns / (rig.prefill_ns + rig.decode_ns), 0.9, 0.02);
+  const auto has_answered = [](const Job& job) { return !job.token_ns.empty(); };
+  rig.run_until(
+      [&] { return std::all_of(rig.jobs.begin(), rig.jobs.begin() + 100, has_answered); });
+  EXPECT_LT(static_cast<double>(rig.now_ns - from), 1.2 * 60 * 60 * 1e6);
+  EXPECT_FALSE(has_answered(rig.jobs.back())) << "who had not waits for his turn";
+  rig.step();
+  EXPECT_LT(rig.prefill_ns, rig.decode_ns) << "and gets what the target leaves";
+}
+
 TEST(TargetItl, ChunksAreNeverTooSmallToTellWhatTheyCost) {
   PolicyRig rig({.target_itl_ms = 10}, {.cost = {.fixed_ns = 1e6, .row_ns = 5e6, .kv_ns = 0.0}});
   add_streams(rig);

@@ -60,10 +60,10 @@ class ShareRig {
     const Snapshot rows = snapshot(n_in_flight);
     return StepShare::of_queue(view(rows, {}), n_tokens).size();
   }
-  std::uint32_t n_prompt_tokens(bool beside_decoding = false) {
+  std::uint32_t n_prompt_tokens(bool beside_decoding = false, bool has_stalled = false) {
     queue_ = queue();
     const Snapshot rows = snapshot(0);
-    return StepShare::n_prompt_tokens(view(rows, {}), beside_decoding);
+    return StepShare::n_prompt_tokens(view(rows, {}), beside_decoding, has_stalled);
   }
 
  private:
@@ -179,6 +179,15 @@ TEST(StepShare, APartOfThePromptsIsSmallAgainstAllThatWaits) {
   EXPECT_EQ(part_of(1, 64, true), 512U);
   EXPECT_EQ(part_of(2, 64, true), 16U);
   EXPECT_EQ(part_of(2, 800, true), 101U);
+}
+
+TEST(StepShare, WhoHadBegunToAnswerComesInEqualLargeParts) {
+  ShareRig rig(4);
+  for (int i = 0; i < 8; ++i)
+    rig.waiting(100);
+  EXPECT_EQ(rig.n_prompt_tokens(true), 51U);
+  EXPECT_EQ(rig.n_prompt_tokens(true, true), 256U);
+  EXPECT_EQ(rig.n_prompt_tokens(false, true), 256U);
 }
 
 TEST(StepShare, PromptsAreSpreadWholeOverTheStepsThatCanBegin) {
