@@ -41,7 +41,10 @@ double devices_at_once(std::span<Device* const> devices) {
 class ModelLoader {
  public:
   ModelLoader(const ModelOptions& options, const ModelResources& resources)
-      : options_(options), resources_(resources), model_(new Model) {}
+      : options_(options),
+        resources_(resources),
+        devices_(resources.devices.begin(), resources.devices.end()),
+        model_(new Model) {}
 
   Result<LayoutProblem> describe() {
     LUNA_TRY(ModelFile file, ModelFile::open(options_.path));
@@ -58,7 +61,7 @@ class ModelLoader {
     problem.devices = survey.devices;
     problem.bounds.n_sequences_max = program_.limits.n_seqs_max;
     problem.bounds.step_tokens_max = program_.limits.n_rows_max;
-    problem.bounds.n_devices_at_once = devices_at_once(resources_.devices);
+    problem.bounds.n_devices_at_once = devices_at_once(devices_);
     problem.load = options_.speed.load;
     if (n_devices() < 2) return problem;
     LUNA_TRY(problem.link, measure_link(*resources_.collective));
@@ -106,19 +109,19 @@ class ModelLoader {
   }
 
   [[nodiscard]] std::uint32_t n_devices() const {
-    return static_cast<std::uint32_t>(resources_.devices.size());
+    return static_cast<std::uint32_t>(devices_.size());
   }
   /// As many as devices work on: those of a tensor split work on one together.
   [[nodiscard]] std::uint32_t n_steps() const { return options_.is_tensor_split ? 1 : n_devices(); }
 
   [[nodiscard]] Result<void> check_devices() const {
-    if (resources_.devices.empty()) return Error{Code::invalid_argument, "no device is given"};
-    if (resources_.devices.size() > 1 && !resources_.collective) {
+    if (devices_.empty()) return Error{Code::invalid_argument, "no device is given"};
+    if (devices_.size() > 1 && !resources_.collective) {
       return Error{Code::invalid_argument,
-                   std::to_string(resources_.devices.size()) +
+                   std::to_string(devices_.size()) +
                        " devices need a transport that offers " LUNA_EXT_COLLECTIVE};
     }
-    for (const Device* device : resources_.devices) {
+    for (const Device* device : devices_) {
       const luna_device_info& info = device->info();
       const std::string where =
           "device " + device->name() + " (backend " + device->backend_name() + "): ";
@@ -199,7 +202,7 @@ class ModelLoader {
   }
 
   Result<LayoutSurvey> survey(WeightFile& file) const {
-    const SurveySubject subject{&config_, &file, resources_.quants, program_, resources_.devices};
+    const SurveySubject subject{&config_, &file, resources_.quants, program_, devices_};
     return survey_layout(subject, options_.speed);
   }
 
@@ -219,12 +222,18 @@ class ModelLoader {
   Result<void> place_by_bytes(const WeightFile& file) {
     ModelBytes bytes = weigh_model(config_, file);
     // A tied head costs its device a copy, unless that device has the embedding anyway.
-    if (config_.tied_head && resources_.devices.size() == 1) bytes.head = 0;
-    std::vector<std::uint64_t> budgets;
-    for (const Device* device : resources_.devices)
-      budgets.push_back(device->memory_bytes_left());
+    if (config_.tied_head && devices_.size() == 1) bytes.head = 0;
     LUNA_TRY(const std::vector<LayerRange> at_hand, layers_at_hand());
-    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, at_hand));
+    // Devices with some layers only stand where these do, whatever their names.
+    const std::vector<Device*> given = devices_;
+    std::vector<std::uint64_t> budgets;
+    std::vector<LayerRange> ranges;
+    for (const std::size_t device : order_by_layers(at_hand, config_.n_layers)) {
+      devices_[ranges.size()] = given[device];
+      budgets.push_back(given[device]->memory_bytes_left());
+      ranges.push_back(at_hand[device]);
+    }
+    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, ranges));
     return {};
   }
 
@@ -235,7 +244,7 @@ class ModelLoader {
       LUNA_TRY(order_.identity, model_identity(options_.path));
     }
     LUNA_TRY(for_each_shard([&](std::size_t rank) -> Result<void> {
-      ShardPlanner* const planner = resources_.devices[rank]->planner();
+      ShardPlanner* const planner = devices_[rank]->planner();
       if (planner == nullptr) return {};
       LUNA_TRY(at_hand[rank], planner->layers_at_hand(options_.source, order_.identity));
       return {};
@@ -244,7 +253,7 @@ class ModelLoader {
   }
 
   [[nodiscard]] bool has_remote() const {
-    return std::ranges::any_of(resources_.devices,
+    return std::ranges::any_of(devices_,
                                [](const Device* device) { return device->planner() != nullptr; });
   }
 
@@ -255,14 +264,14 @@ class ModelLoader {
     order_.program = program_;
     order_.vocab_size = config_.vocab_size;
     order_.layers = model_->layers_;
-    if (resources_.devices.size() > 1) order_.transport = resources_.collective->transport;
+    if (devices_.size() > 1) order_.transport = resources_.collective->transport;
     if (has_remote() && order_.identity.empty()) {
       LUNA_TRY(order_.identity, model_identity(options_.path));
     }
     const auto shared = std::make_shared<const ModelFile>(std::move(file));
-    model_->holdings_.resize(resources_.devices.size());
+    model_->holdings_.resize(devices_.size());
     return for_each_shard([&](std::size_t rank) -> Result<void> {
-      Device* device = resources_.devices[rank];
+      Device* device = devices_[rank];
       ShardOrder own = order_;
       own.rank = static_cast<std::uint32_t>(rank);
       std::unique_ptr<DeviceShard>& shard = model_->holdings_[rank].shard;
@@ -283,14 +292,14 @@ class ModelLoader {
   /// in order. Returns the first error, in order of ranks.
   template <typename Act>
   Result<void> for_each_shard(const Act& act) const {
-    const std::size_t n = resources_.devices.size();
+    const std::size_t n = devices_.size();
     std::vector<std::size_t> remote;
     std::vector<Result<void>> results(n);
     for (std::size_t rank = 0; rank < n; ++rank)
-      if (resources_.devices[rank]->planner() != nullptr) remote.push_back(rank);
+      if (devices_[rank]->planner() != nullptr) remote.push_back(rank);
     const auto act_here = [&] {
       for (std::size_t rank = 0; rank < n; ++rank) {
-        if (resources_.devices[rank]->planner() != nullptr) continue;
+        if (devices_[rank]->planner() != nullptr) continue;
         results[rank] = act(rank);
         if (!results[rank]) return;
       }
@@ -310,12 +319,12 @@ class ModelLoader {
   Result<void> take_memory() {
     std::vector<PlannedShard> planned;
     for (std::size_t rank = 0; rank < model_->holdings_.size(); ++rank)
-      planned.push_back({resources_.devices[rank], model_->holdings_[rank].shard->memory()});
+      planned.push_back({devices_[rank], model_->holdings_[rank].shard->memory()});
     LUNA_TRY(model_->memory_, plan_memory(planned, options_.kv_blocks_max));
     for (std::size_t rank = 0; rank < planned.size(); ++rank) {
       const ShardMemory& memory = model_->memory_.shards[rank];
       Model::Holding& holding = model_->holdings_[rank];
-      holding.device = resources_.devices[rank];
+      holding.device = devices_[rank];
       holding.device->take_memory(memory.total());
       holding.memory_bytes = memory.total();
       logger("model")->info(
@@ -401,6 +410,7 @@ class ModelLoader {
 
   const ModelOptions& options_;
   const ModelResources& resources_;
+  std::vector<Device*> devices_;  // in layer order
   std::unique_ptr<Model> model_;
   ModelConfig config_;
   ProgramOptions program_;

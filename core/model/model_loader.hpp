@@ -46,7 +46,9 @@ struct ModelOptions {
 /// which are used while it loads.
 struct ModelResources {
   QuantInstances quants;
-  std::span<Device* const> devices;      // in layer order; each named once
+  /// Each named once; in layer order, but for those of other processes that hold a part of the
+  /// layers: these stand where it lies.
+  std::span<Device* const> devices;
   std::optional<Collective> collective;  // needed for two devices or more
 };
 

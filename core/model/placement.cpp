@@ -108,6 +108,28 @@ Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
                    " layers gives each device some of those that it has, in this order: " + has};
 }
 
+std::vector<std::size_t> order_by_layers(std::span<const LayerRange> at_hand,
+                                         std::uint32_t n_layers) {
+  std::vector<std::size_t> parts;
+  std::vector<std::size_t> wholes;
+  for (std::size_t device = 0; device < at_hand.size(); ++device)
+    (at_hand[device].count >= n_layers ? wholes : parts).push_back(device);
+  std::ranges::stable_sort(parts, {}, [&](std::size_t device) {
+    return at_hand[device].first + at_hand[device].end();  // twice the middle
+  });
+  std::vector<std::size_t> order;
+  std::uint32_t n_covered = 0;
+  auto whole = wholes.begin();
+  for (const std::size_t part : parts) {
+    const LayerRange& layers = at_hand[part];
+    if (layers.first > n_covered && whole != wholes.end()) order.push_back(*whole++);
+    order.push_back(part);
+    n_covered = std::max(n_covered, layers.end());
+  }
+  order.insert(order.end(), whole, wholes.end());
+  return order;
+}
+
 Result<std::vector<LayerRange>> place_by_speed(std::span<const PlaceTerms> places,
                                                const PlaceGoals& goals) {
   const std::size_t n_devices = places.size();

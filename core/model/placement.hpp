@@ -3,6 +3,7 @@
 
 #include <luna/result.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,6 +38,15 @@ struct ModelBytes {
 Result<std::vector<LayerRange>> balance_layers(const ModelBytes& bytes,
                                                std::span<const std::uint64_t> budgets,
                                                std::span<const LayerRange> at_hand = {});
+
+/// The order in which devices that hold some of a model's layers can share its row: those with a
+/// part by where it lies, a device with all layers ahead of a gap, the others of them behind. Where
+/// all hold all, the order is theirs.
+///
+/// at_hand  [n_devices] layers that each could get
+/// Returns  [n_devices] indices of devices, in layer order
+std::vector<std::size_t> order_by_layers(std::span<const LayerRange> at_hand,
+                                         std::uint32_t n_layers);
 
 /// What a device has and takes at its place in the row.
 struct PlaceTerms {

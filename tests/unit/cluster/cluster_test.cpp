@@ -128,6 +128,34 @@ TEST_F(Cluster, WorkersWithAShardOfTheirOwnGetThatAndNothingElse) {
   EXPECT_EQ(run_prompt((*both)->compiled(), kPrompt).logits, expected);
 }
 
+TEST_F(Cluster, WorkersTakeTheLayersOfTheirShardsWhateverTheirNames) {
+  const auto expected = expected_logits(kPrompt);
+  model::SplitOptions split;
+  split.source = path_;
+  split.folder = folder_ / "shards";
+  split.n_shards = 3;
+  ASSERT_TRUE(model::split_model(split));
+  path_ = split.folder;
+  open_controller();
+  std::vector<std::unique_ptr<TestWorker>> workers;
+  for (std::uint32_t shard = 0; shard < 3; ++shard) {
+    TestWorkerOptions options = worker("w" + std::to_string(2 - shard));
+    options.model = folder_ / ("own-" + std::to_string(shard));
+    std::filesystem::copy(split.folder, options.model);
+    for (std::uint32_t other = 0; other < 3; ++other)
+      if (other != shard) std::filesystem::remove(options.model / model::shard_file_name(other));
+    workers.push_back(std::make_unique<TestWorker>(options));
+  }
+  ASSERT_TRUE(has_devices(3));
+  const auto model = load(controller_->devices());
+  ASSERT_TRUE(model) << model.error().message();
+  std::vector<std::string> names;
+  for (const model::Shard& shard : (*model)->compiled().shards)
+    names.push_back(shard.device_name);
+  EXPECT_THAT(names, ::testing::ElementsAre("w2/0", "w1/0", "w0/0"));
+  EXPECT_EQ(run_prompt((*model)->compiled(), kPrompt).logits, expected);
+}
+
 TEST_F(Cluster, AWorkerJoinsWhateverIsStartedFirstAndComesBack) {
   open_controller();
   const std::uint16_t port = controller_->port();

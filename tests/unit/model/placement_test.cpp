@@ -201,5 +201,20 @@ TEST(PlaceBySpeed, WhatFitsNowhereIsRefused) {
   EXPECT_EQ(place_by_speed(equal_places(31), kGoals).error().code(), Code::invalid_argument);
 }
 
+TEST(OrderByLayers, PartsStandWhereTheyLieAndWholesWhereAGapIs) {
+  using Order = std::vector<std::size_t>;
+  const LayerRange whole{0, 30};
+  const LayerRange begin{0, 10};
+  const LayerRange middle{10, 10};
+  const LayerRange end{20, 10};
+  EXPECT_EQ(order_by_layers(std::vector{whole, whole}, 30), (Order{0, 1}));
+  EXPECT_EQ(order_by_layers(std::vector{end, middle, begin}, 30), (Order{2, 1, 0}));
+  EXPECT_EQ(order_by_layers(std::vector{whole, begin}, 30), (Order{1, 0}));
+  EXPECT_EQ(order_by_layers(std::vector{end, whole}, 30), (Order{1, 0}));
+  EXPECT_EQ(order_by_layers(std::vector{end, begin, whole}, 30), (Order{1, 2, 0}));
+  EXPECT_EQ(order_by_layers(std::vector{whole, middle, whole}, 30), (Order{0, 1, 2}));
+  EXPECT_EQ(order_by_layers({}, 30), Order{});
+}
+
 }  // namespace
 }  // namespace luna::model
