@@ -36,6 +36,7 @@ constexpr std::chrono::milliseconds kAcceptPause{50};
 struct Seat {
   std::shared_ptr<Member> member;
   std::optional<Farewell> leaves_as;
+  bool wants_to_leave = false;  // it said so, whether it could or not
   bool is_dismissed = false;
   std::optional<MemoryReport> memory;
 };
@@ -171,8 +172,11 @@ Result<void> Controller::Impl::admit(const std::shared_ptr<Member>& member) {
   member->welcome();
   {
     const std::lock_guard lock(mutex);
-    members.emplace(join.name, Seat{member, std::nullopt, false, std::nullopt});
+    members[join.name].member = member;
     ++stats.n_joined;
+    // Perhaps the new one can take over for those that had to stay.
+    for (auto& [name, seat] : members)
+      if (seat.wants_to_leave && !seat.leaves_as) seat.leaves_as = Farewell::asked;
   }
   tell_change();
   return {};
@@ -222,6 +226,7 @@ bool Controller::Impl::begin_leaving(const std::string& name, Farewell farewell)
     // One that ends anyhow needs no other reason.
     if (found->second.leaves_as == Farewell::asked) return true;
     found->second.leaves_as = farewell;
+    found->second.wants_to_leave |= farewell == Farewell::asked;
   }
   logger("cluster")->info("worker is drained name={}", name);
   tell_change();
@@ -316,8 +321,11 @@ void Controller::keep_leaving(const std::string& why) {
   std::uint32_t n_kept = 0;
   {
     const std::lock_guard lock(impl_->mutex);
-    for (auto& [name, seat] : impl_->members)
-      if (std::exchange(seat.leaves_as, std::nullopt)) ++n_kept;
+    for (auto& [name, seat] : impl_->members) {
+      if (!std::exchange(seat.leaves_as, std::nullopt)) continue;
+      ++n_kept;
+      if (seat.wants_to_leave) seat.member->link().send(FrameType::stay, 0, encode_refusal(why));
+    }
     if (n_kept > 0) impl_->last.last_kept = why;
   }
   if (n_kept == 0) return;

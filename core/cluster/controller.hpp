@@ -81,7 +81,8 @@ class Controller {
   /// The worker shall leave; what lies on its devices goes elsewhere first, by whoever placed it.
   /// Errors  not_found: no worker of this name
   Result<void> drain(const std::string& name, Farewell farewell);
-  /// Those that leave stay after all.
+  /// Those that leave stay after all. Whoever asked for it is told why, and leaves when another
+  /// worker has come.
   ///
   /// why  nobody can take what lies on their devices
   void keep_leaving(const std::string& why);

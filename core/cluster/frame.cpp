@@ -37,6 +37,8 @@ std::string_view name_of(FrameType type) {
       return "drain";
     case FrameType::dismiss:
       return "dismiss";
+    case FrameType::stay:
+      return "stay";
     case FrameType::memory:
       return "memory";
     case FrameType::relieve:
@@ -117,7 +119,7 @@ Result<std::optional<Frame>> FrameReader::next() {
                      ", this one " + std::to_string(kProtocolVersion)};
   }
   const auto known = static_cast<FrameType>(type);
-  if (type == 0 || known > FrameType::done || reserved != 0)
+  if (type == 0 || known > kFrameTypeLast || reserved != 0)
     return Error{Code::corrupt, "a frame of unknown type " + std::to_string(type)};
   if (!is_trusted_ && !is_greeting(known)) {
     return Error{Code::corrupt,

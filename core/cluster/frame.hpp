@@ -23,7 +23,7 @@
 
 namespace luna::cluster {
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 inline constexpr std::size_t kFrameHeadBytes = 24;
 /// Before the other side has proved that it knows the token.
 inline constexpr std::uint32_t kGreetingBytesMax = 4096;
@@ -44,6 +44,7 @@ enum class FrameType : std::uint16_t {
   leave,    // worker: it ends, in an orderly way
   drain,    // worker: it wants to end, once nothing lies on its devices
   dismiss,  // controller: nothing does any more; it ends
+  stay,     // controller: nobody can take over what lies on them; why
   memory,   // worker: what its process takes
   relieve,  // controller: give back to the system what nobody uses
   // About a shard, the subject.
@@ -58,6 +59,7 @@ enum class FrameType : std::uint16_t {
   output,  // worker: a row of logits or candidates
   done,    // worker: the step has ended, after its outputs
 };
+inline constexpr FrameType kFrameTypeLast = FrameType::done;
 
 std::string_view name_of(FrameType type);
 /// Whether frames of the type may come before a connection is trusted.

@@ -98,7 +98,7 @@ class GreetingDialer {
   std::optional<Terms> terms_;
 };
 
-/// Why a worker is not wanted, for people; and back.
+/// Why a worker is not wanted, or not let go, for people; and back.
 Bytes encode_refusal(std::string_view reason);
 std::string parse_refusal(std::span<const std::byte> payload);
 

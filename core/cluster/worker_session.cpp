@@ -52,6 +52,7 @@ Result<void> WorkerSession::on_frame(const Frame& frame) {
       return Error{Code::unavailable, "refused: " + parse_refusal(frame.payload)};
     case FrameType::welcome:
     case FrameType::dismiss:
+    case FrameType::stay:
     case FrameType::relieve:
     case FrameType::survey:
     case FrameType::plan:
@@ -172,6 +173,8 @@ void WorkerSession::do_job(const Job& job) {
       return join_run();
     case FrameType::dismiss:
       return be_dismissed(job);
+    case FrameType::stay:
+      return be_kept(job);
     case FrameType::relieve:
       return relieve();
     case FrameType::unload:
@@ -207,6 +210,18 @@ void WorkerSession::be_dismissed(const Job& job) {
   } else {
     closed_ = farewell.error();
   }
+}
+
+/// It serves on as long as it may: another worker may come, what runs may end.
+void WorkerSession::be_kept(const Job& job) {
+  if (!leaves_since_) return;
+  const auto left = *leaves_since_ + options_.drain_timeout - std::chrono::steady_clock::now();
+  logger("cluster")->warn(
+      "nobody can take over what lies here, it ends when somebody can or in time; a second signal "
+      "ends "
+      "it at once ends_in_ms={} reason=\"{}\"",
+      std::chrono::duration_cast<std::chrono::milliseconds>(left).count(),
+      parse_refusal(job.payload));
 }
 
 /// What nobody uses goes back to the system.

@@ -64,6 +64,7 @@ class WorkerSession final : public LinkHandler {
   void do_job(const Job& job);
   void join_run();
   void be_dismissed(const Job& job);
+  void be_kept(const Job& job);
   void relieve();
   void unload(std::uint64_t shard_id);
   void answer(const Job& job);

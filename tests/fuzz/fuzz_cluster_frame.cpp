@@ -52,6 +52,7 @@ void parse_payload(const Frame& frame) {
     case FrameType::memory:
       (void)parse_memory(frame.payload);
       return;
+    case FrameType::stay:
     case FrameType::refuse:
       (void)parse_refusal(frame.payload);
       return;
@@ -139,7 +140,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_sealed_stream(bytes);
   change_sealed_frame(bytes);
   // Without a head: each parser meets any bytes.
-  for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(FrameType::done); ++type)
+  for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(kFrameTypeLast); ++type)
     parse_payload({static_cast<FrameType>(type), 0, bytes});
   return 0;
 }

@@ -137,10 +137,10 @@ def hostile_bytes() -> list[bytes]:
         b"GET / HTTP/1.1\r\nHost: luna\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         head(9, 1, 0),
-        head(2, 1, 0xFFFFFFFF),
-        head(2, 6, 100) + bytes(100),  # join, without a word before
-        head(2, 3, 32) + bytes(32),  # a proof of nothing
-        head(2, 1, 36) + bytes(36) + head(2, 3, 32) + bytes(32),  # a wrong proof
+        head(3, 1, 0xFFFFFFFF),
+        head(3, 6, 100) + bytes(100),  # join, without a word before
+        head(3, 3, 32) + bytes(32),  # a proof of nothing
+        head(3, 1, 36) + bytes(36) + head(3, 3, 32) + bytes(32),  # a wrong proof
         bytes(5000),
     ]
 

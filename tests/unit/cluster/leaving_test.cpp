@@ -81,6 +81,30 @@ TEST_F(Cluster, AWorkerThatIsToldToEndStaysUntilItIsDismissed) {
   EXPECT_EQ(controller_->stats().n_lost, 0U);
 }
 
+TEST_F(Cluster, AWorkerThatHasToStayLeavesWhenAnotherHasCome) {
+  open_controller();
+  TestWorkerOptions options = worker("w0");
+  options.drain_timeout = std::chrono::hours(1);
+  TestWorker leaving(options);
+  TestWorker asked_by_others(worker("w1"));
+  ASSERT_TRUE(has_devices(2));
+  leaving.tell_to_end();
+  ASSERT_TRUE(comes([this] { return controller_->staying_devices().size() == 1; }));
+  ASSERT_TRUE(controller_->drain("w1", Farewell::drained));
+  controller_->keep_leaving("nobody has room");
+  EXPECT_EQ(controller_->staying_devices().size(), 2U);
+  EXPECT_THAT(controller_->leaving(), ::testing::IsEmpty());
+  // The wish stands, what others ordered does not.
+  TestWorker third(worker("w2"));
+  ASSERT_TRUE(has_devices(3));
+  const auto workers = controller_->leaving();
+  ASSERT_EQ(workers.size(), 1U);
+  EXPECT_EQ(workers[0].name, "w0");
+  EXPECT_EQ(workers[0].farewell, Farewell::asked);
+  controller_->dismiss("w0");
+  EXPECT_EQ(leaving.farewell(), Farewell::asked);
+}
+
 TEST_F(Cluster, AWorkerThatNobodyDismissesLeavesInTime) {
   open_controller();
   TestWorkerOptions options = worker("w0");
