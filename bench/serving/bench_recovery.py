@@ -8,7 +8,7 @@ signal in the middle, and the worker brought back afterwards; SIGTERM drains. Re
 bar: requests that failed, texts that differ from the undisturbed run's, time from the signal to the loss
 being noticed, the longest interval without a token from any stream, the longest gap of one stream. That
 gap's bar is the time to notice and 1.3 times what the tokens computed anew take at the rate of prefilling
-on all workers, which is measured first.
+on all workers, which is measured first; of a drain, what all tokens that had KV then would take.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from luna_server import MODEL_NAME, wait_until  # noqa: E402
 from timed_stream import TimedStream  # noqa: E402
 
 FOUND_S = {"SIGKILL": 0.2, "SIGSTOP": 1.5, "SIGTERM": 0.0}
+KV_BLOCK_TOKENS = 32  # the default
 SILENCE_S = 3.0  # without a token from any stream
 LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] worker lost name=(\w+)")
 
@@ -38,15 +39,14 @@ LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] w
 class Stream(TimedStream):
     """The i-th of the streams: greedy or seeded, by turns."""
 
-    def __init__(self, port: int, i: int, n_tokens: int):
+    def __init__(self, port: int, i: int, n_tokens: int, n_words: int):
         sampling = {"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i}
-        super().__init__(
-            port, {"prompt": f"Story {i}. Once upon a time there was a", "max_tokens": n_tokens} | sampling
-        )
+        prompt = f"Story {i}. " + f"{i} stones. " * n_words + "Once upon a time there was a"
+        super().__init__(port, {"prompt": prompt, "max_tokens": n_tokens} | sampling)
 
 
 def run_streams(port: int, args: argparse.Namespace, disturb=None) -> list[Stream]:
-    streams = [Stream(port, i, args.tokens) for i in range(args.streams)]
+    streams = [Stream(port, i, args.tokens, args.words) for i in range(args.streams)]
     for stream in streams:
         stream.start()
     if disturb:
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--words", type=int, default=0, help="that make the prompts longer, some 3 tokens each")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--kv-tokens", type=int, default=32768)
     parser.add_argument("--how", default="SIGKILL,SIGSTOP", help="of these and SIGTERM")
@@ -133,6 +134,16 @@ def main() -> None:
         args.json.write_text(json.dumps({"rows": rows}, indent=1))
 
 
+def mean_ms(before: dict, after: dict, histogram: str) -> float:
+    """Of what a histogram observed between two looks; nan: nothing."""
+    total, n = (
+        sum(v for (name, _), v in after.items() if name == f"{histogram}_{part}")
+        - sum(v for (name, _), v in before.items() if name == f"{histogram}_{part}")
+        for part in ("sum", "count")
+    )
+    return round(1000 * total / n, 2) if n else float("nan")
+
+
 def disturb_once(
     cluster: LunaCluster, args: argparse.Namespace, calm: list[Stream], how: str, i: int, shards: Path
 ) -> dict:
@@ -141,7 +152,12 @@ def disturb_once(
     at: list[float] = []
     recomputed = cluster.server.metric("luna_recomputed_tokens_total")
 
+    held: list[float] = []
+    moves = cluster.server.metric("luna_moves_total")
+    before = cluster.server.metrics()
+
     def disturb() -> None:
+        held.append(KV_BLOCK_TOKENS * cluster.server.metric("luna_kv_blocks_used"))
         at.append(time.time())
         worker.send_signal(signal.Signals[how])
 
@@ -158,17 +174,23 @@ def disturb_once(
         "silence_s": round(max((b - a for a, b in zip(times, times[1:])), default=0.0), 2),
         "longest_gap_s": round(max(s.longest_gap() for s in streams), 2),
         "recomputed_tokens": int(recomputed),
+        "held_tokens": int(held[0]),
+        "moves": int(cluster.server.metric("luna_moves_total") - moves),
+        "move_pause_ms": mean_ms(before, cluster.server.metrics(), "luna_move_pause_seconds"),
+        "step_ms": mean_ms(before, cluster.server.metrics(), "luna_step_seconds"),
     }
+    anew = held[0] if how == "SIGTERM" else recomputed
     bars = {
         "failed": 0,
         "different": 0,
         "found_s": FOUND_S[how],
         "silence_s": SILENCE_S,
-        "longest_gap_s": round(found + 1.3 * recomputed / args.prefill_rate, 2),
+        "longest_gap_s": round(found + 1.3 * anew / args.prefill_rate, 2),
     }
     row["bars"] = bars
     row["misses"] = [key for key, bar in bars.items() if not row[key] <= bar]
-    print(how, worker.name, f"recomputed_tokens={row['recomputed_tokens']}",
+    told = ("held_tokens", "recomputed_tokens", "moves", "move_pause_ms", "step_ms")
+    print(how, worker.name, *(f"{key}={row[key]}" for key in told),
           *(f"{key}={row[key]} (bar {bar})" for key, bar in bars.items()), flush=True)  # fmt: skip
     for s in [s for s in streams if s.error][:3]:
         print("  ", s.error)

@@ -355,13 +355,21 @@ void App::Impl::start_canary() {
 
 void App::Impl::start_memory_watch() {
   const config::ClusterSettings& wanted = *settings.cluster;
+  MemoryWatch::Hands hands;
+  hands.drop_prefix_caches = [this] {
+    for (JoinedPlacement& placement : placements)
+      placement.drop_prefix_cache();
+  };
+  hands.move_sequences = [this](const std::vector<std::string>& names) {
+    bool any = false;
+    for (JoinedPlacement& placement : placements)
+      any |= placement.relieve(names);
+    return any;
+  };
   memory_watch = std::make_unique<MemoryWatch>(
       *cluster,
       cluster::MemoryAlarm::Options{wanted.memory_alarm_percent, wanted.memory_alarm},
-      MemoryWatch::Hands{[this] {
-        for (JoinedPlacement& placement : placements)
-          placement.drop_prefix_cache();
-      }});
+      std::move(hands));
 }
 
 App::App(config::Settings settings, Options options)

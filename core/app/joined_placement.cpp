@@ -99,6 +99,28 @@ void JoinedPlacement::stop() {
   cluster_.hold(this, {});
 }
 
+bool JoinedPlacement::relieve(const std::vector<std::string>& names) {
+  std::vector<engine::GroupId> burdened;
+  bool has_other = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t g = 0; g < ids_.size(); ++g) {
+      const bool is_on_them =
+          std::ranges::any_of(status_.groups[g], [&](const std::string& device) {
+            return std::ranges::find(names, device) != names.end();
+          });
+      if (is_on_them)
+        burdened.push_back(ids_[g]);
+      else
+        has_other = true;
+    }
+  }
+  if (!has_other) return false;
+  for (const engine::GroupId id : burdened)
+    model_->relieve_group(id);
+  return !burdened.empty();
+}
+
 void JoinedPlacement::drop_prefix_cache() {
   model_->drop_prefix_cache();
 }
@@ -136,11 +158,22 @@ void JoinedPlacement::act() {
   Scene scene{cluster_.controller().devices(), cluster_.controller().staying_devices(), {}};
   if (!scene.staying.empty()) scene.wanted = groups_of(scene.staying);
   if (scene.staying.size() == scene.here.size()) ahead_.clear();
+  keep_unsettled(scene);
   // Nobody could take over: what runs may end where it is.
   if (scene.staying.empty() && !scene.here.empty()) return run_out();
   add_ahead(scene);
   retire_misplaced(scene);
   add_missing(scene);
+  keep_unsettled(scene);
+}
+
+/// Nobody goes before it is known that the others can have what lay on its devices.
+void JoinedPlacement::keep_unsettled(const Scene& scene) {
+  const bool is_settled =
+      scene.wanted.empty() || std::ranges::any_of(scene.wanted, [this](const JoinedGroup& group) {
+        return is_placed(group);
+      });
+  unsettled_ = is_settled ? JoinedGroup() : scene.here;
 }
 
 bool JoinedPlacement::Scene::has_lost(const JoinedGroup& group) const {
@@ -277,9 +310,10 @@ Result<void> JoinedPlacement::add(const JoinedGroup& group, std::uint32_t n_kv_b
   return {};
 }
 
-/// What is placed, and what is about to be.
+/// What is placed, what is about to be, and whom that may need yet.
 void JoinedPlacement::hold(const JoinedGroup& more) {
   JoinedGroup all = more;
+  all.insert(all.end(), unsettled_.begin(), unsettled_.end());
   for (const Placed& placed : placed_)
     all.insert(all.end(), placed.devices.begin(), placed.devices.end());
   cluster_.hold(this, all);
@@ -290,10 +324,15 @@ void JoinedPlacement::tell() {
   n_devices_most_ = std::max(n_devices_most_, n_devices);
   stats_.n_degraded.store(n_devices_most_ - n_devices);
   std::vector<JoinedGroup> groups;
-  for (const Placed& placed : placed_)
-    if (!placed.is_leaving) groups.push_back(placed.devices);
+  std::vector<engine::GroupId> ids;
+  for (const Placed& placed : placed_) {
+    if (placed.is_leaving) continue;
+    groups.push_back(placed.devices);
+    ids.push_back(placed.id);
+  }
   const std::lock_guard lock(mutex_);
   status_.groups = names_of(groups);
+  ids_ = std::move(ids);
   status_.is_degraded = n_devices < n_devices_most_;
 }
 

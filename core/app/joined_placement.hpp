@@ -48,6 +48,12 @@ class JoinedPlacement {
   void start(ServedModel& model, const std::vector<JoinedGroup>& groups);
   /// Acts no more. [main]
   void stop();
+  /// What its model runs on some of these devices moves to groups without any of them, as far as
+  /// they take it. Once it was started. [any]
+  ///
+  /// names    of devices
+  /// Returns  whether there is such a group beside one on these devices
+  bool relieve(const std::vector<std::string>& names);
   /// What its model keeps for prompts to come is forgotten. Once it was started. [any]
   void drop_prefix_cache();
 
@@ -81,6 +87,7 @@ class JoinedPlacement {
   void run_out();
   void retire(Placed& placed, engine::RetireMode mode);
   void add_missing(const Scene& scene);
+  void keep_unsettled(const Scene& scene);
   Result<void> add(const JoinedGroup& group, std::uint32_t n_kv_blocks_min);
   void hold(const JoinedGroup& more);
   [[nodiscard]] bool is_placed(const JoinedGroup& group) const;
@@ -101,6 +108,7 @@ class JoinedPlacement {
     std::chrono::steady_clock::time_point at;
   };
   std::optional<Failed> failed_;
+  JoinedGroup unsettled_;           // all devices, while the model lies on none that stay
   std::vector<JoinedGroup> ahead_;  // for which there was no room beside what was there
   std::size_t n_devices_most_ = 0;  // that it ever lay on at a time
   std::optional<std::chrono::steady_clock::time_point> waits_since_;  // for a quiet moment
@@ -111,6 +119,7 @@ class JoinedPlacement {
   bool is_woken_ = false;
   bool is_stopped_ = false;
   PlacementStatus status_;
+  std::vector<engine::GroupId> ids_;  // of status_.groups
   std::thread thread_;
 };
 

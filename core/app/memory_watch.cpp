@@ -71,8 +71,7 @@ void MemoryWatch::obey(const cluster::ReliefOrder& order, Nanoseconds now) {
       ++stats.n_relieved;
       return;
     case ReliefStep::move:
-      // KV does not leave the devices of other processes: their layers go as a whole.
-      alarm_.note_refused(now);
+      if (!move_sequences(order.worker)) alarm_.note_refused(now);
       return;
     case ReliefStep::drain:
       // One that has gone meanwhile is noticed at the next look.
@@ -83,6 +82,12 @@ void MemoryWatch::obey(const cluster::ReliefOrder& order, Nanoseconds now) {
       ++stats.n_restarted;
       return;
   }
+}
+
+bool MemoryWatch::move_sequences(const std::string& worker) const {
+  const auto workers = cluster_.controller().status().workers;
+  const auto found = std::ranges::find(workers, worker, &cluster::WorkerStatus::name);
+  return found != workers.end() && hands_.move_sequences(found->devices);
 }
 
 }  // namespace luna::app

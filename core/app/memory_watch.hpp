@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace luna::app {
 
@@ -19,6 +20,8 @@ class MemoryWatch {
   /// What it has others do. [any]
   struct Hands {
     std::function<void()> drop_prefix_caches;
+    /// What runs on these devices goes to others; false: there are none that could take it.
+    std::function<bool(const std::vector<std::string>& devices)> move_sequences;
   };
 
   /// cluster  outlives it
@@ -32,6 +35,7 @@ class MemoryWatch {
   void note_workers(Nanoseconds now);
   void note_drain(Nanoseconds now);
   void obey(const cluster::ReliefOrder& order, Nanoseconds now);
+  [[nodiscard]] bool move_sequences(const std::string& worker) const;
 
   ClusterHost& cluster_;
   const Hands hands_;

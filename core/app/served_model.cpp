@@ -178,6 +178,21 @@ bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
          });
 }
 
+/// Says so where a policy slices and devices of other processes keep it from it.
+void warn_of_slices(const config::ModelSettings& settings, const ModelParts& parts) {
+  const bool has_remote = std::ranges::any_of(parts.groups, [](const auto& devices) {
+    return std::ranges::any_of(
+        devices, [](const model::Device* device) { return device->planner() != nullptr; });
+  });
+  // A pipeline has a second group only while it is placed anew.
+  const bool has_groups = settings.layout != config::Layout::pipeline && parts.n_groups_max > 1;
+  if (!has_remote || !has_groups || !engine::does_slice(parts.scheduler)) return;
+  logger("model")->warn(
+      "a request lies on one group of devices, though the policy would slice it: devices of other "
+      "processes do not attend for each other model={}",
+      settings.name);
+}
+
 void set_wake(void* signal) {
   static_cast<WakeSignal*>(signal)->set();
 }
@@ -307,6 +322,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   }
   group_options = model_options(settings, path, n_draft_rows(settings, speculation));
   if (draft_model) group_options.n_lanes = one_step_in_flight(settings);
+  warn_of_slices(settings, parts);
   if (can_slice(settings, parts))
     group_options.n_slice_peers = static_cast<std::uint32_t>(parts.groups.size()) - 1;
   quants = parts.quants;
@@ -417,6 +433,10 @@ std::uint32_t ServedModel::n_kv_blocks(engine::GroupId id) const {
 
 void ServedModel::retire_group(engine::GroupId id, engine::RetireMode mode) {
   impl_->engine->retire_group(id, mode);
+}
+
+void ServedModel::relieve_group(engine::GroupId id) {
+  impl_->engine->relieve_group(id);
 }
 
 void ServedModel::drop_prefix_cache() {

@@ -87,6 +87,8 @@ class ServedModel {
   /// Destroys the copy of a group that has left.
   void drop_group(engine::GroupId id);
 
+  /// What a group runs moves to others, as far as these take it. [any]
+  void relieve_group(engine::GroupId id);
   /// What is kept for prompts to come is forgotten. [any]
   void drop_prefix_cache();
 

@@ -63,6 +63,14 @@ std::string_view name_of(FrameType type) {
       return "output";
     case FrameType::done:
       return "done";
+    case FrameType::kv_export:
+      return "kv_export";
+    case FrameType::kv_import:
+      return "kv_import";
+    case FrameType::kv_given:
+      return "kv_given";
+    case FrameType::kv_taken:
+      return "kv_taken";
   }
   return "unknown";
 }

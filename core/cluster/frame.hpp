@@ -58,8 +58,13 @@ enum class FrameType : std::uint16_t {
   step,    // controller: run this
   output,  // worker: a row of logits or candidates
   done,    // worker: the step has ended, after its outputs
+  // KV blocks of a shard on their way to another place: see kv_messages.
+  kv_export,  // controller: give these
+  kv_import,  // controller: take these
+  kv_given,   // worker: here they are, or why not
+  kv_taken,   // worker: they lie there, or why not
 };
-inline constexpr FrameType kFrameTypeLast = FrameType::done;
+inline constexpr FrameType kFrameTypeLast = FrameType::kv_taken;
 
 std::string_view name_of(FrameType type);
 /// Whether frames of the type may come before a connection is trusted.

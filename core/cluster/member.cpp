@@ -21,6 +21,8 @@ Result<void> Member::on_frame(const Frame& frame) {
   switch (frame.type) {
     case FrameType::output:
     case FrameType::done:
+    case FrameType::kv_given:
+    case FrameType::kv_taken:
       return give(frame);
     case FrameType::answer:
       return take_answer(frame);
@@ -90,6 +92,7 @@ Result<void> Member::give(const Frame& frame) {
     LUNA_TRY(const Output output, parse_output(frame.payload));
     return found->second->take_output(output);
   }
+  if (frame.type != FrameType::done) return found->second->take_kv(frame);
   LUNA_TRY(const Done done, parse_done(frame.payload));
   return found->second->take_done(done);
 }

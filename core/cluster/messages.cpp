@@ -12,7 +12,6 @@ namespace {
 // would hurt.
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kPathBytesMax = 4096;
-constexpr std::size_t kMessageBytesMax = 64 * 1024;
 constexpr std::size_t kPluginsMax = 256;
 constexpr std::size_t kDevicesMax = 64;
 constexpr std::size_t kFingerprintsMax = 64;
@@ -298,12 +297,7 @@ Result<Bind> parse_bind(std::span<const std::byte> payload) {
 Bytes encode_answer(const Answer& answer) {
   Bytes bytes;
   WireWriter writer(bytes);
-  const bool is_fine = answer.result.has_value();
-  writer.number(
-      static_cast<std::int32_t>(is_fine ? 0 : static_cast<int>(answer.result.error().code())));
-  writer.text(is_fine
-                  ? std::string_view()
-                  : std::string_view(answer.result.error().message()).substr(0, kMessageBytesMax));
+  writer.result(answer.result);
   for (const std::uint64_t value : {answer.memory.weights,
                                     answer.memory.scratch,
                                     answer.memory.logits,
@@ -315,14 +309,15 @@ Bytes encode_answer(const Answer& answer) {
   writer.text(answer.address);
   writer.number(answer.layers.first);
   writer.number(answer.layers.count);
+  writer.flag(answer.kv.has_value());
+  if (answer.kv) writer.array(&*answer.kv, 1);
   return bytes;
 }
 
 Result<Answer> parse_answer(std::span<const std::byte> payload) {
   WireReader reader(payload);
   Answer answer;
-  const auto code = reader.number<std::int32_t>();
-  std::string message = reader.text(kMessageBytesMax);
+  answer.result = reader.result();
   for (std::uint64_t* value : {&answer.memory.weights,
                                &answer.memory.scratch,
                                &answer.memory.logits,
@@ -337,11 +332,7 @@ Result<Answer> parse_answer(std::span<const std::byte> payload) {
   // So that the end of the range is a number, too.
   if (answer.layers.first > kStepItemsMax || answer.layers.count > kStepItemsMax)
     reader.fail(std::to_string(answer.layers.count) + " layers");
-  if (code != 0) {
-    const bool is_known = code >= static_cast<int>(Code::internal) &&
-                          code <= static_cast<int>(Code::invalid_argument);
-    answer.result = Error{is_known ? static_cast<Code>(code) : Code::internal, std::move(message)};
-  }
+  if (reader.flag()) reader.raw(std::as_writable_bytes(std::span(&answer.kv.emplace(), 1)));
   return finished(reader, std::move(answer), "answer");
 }
 

@@ -10,6 +10,7 @@
 #include <luna/result.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -114,12 +115,13 @@ Bytes encode_bind(const Bind& bind);
 Result<Bind> parse_bind(std::span<const std::byte> payload);
 
 /// answer: to a plan with what the shard takes and where its rank is reached, to a survey with the
-/// layers, else with nothing.
+/// layers, to a bind with what its KV blocks hold, where these can be copied; else with nothing.
 struct Answer {
   Result<void> result;
   model::ShardMemory memory;
   std::string address;
   model::LayerRange layers;
+  std::optional<luna_kv_layout> kv;
 };
 Bytes encode_answer(const Answer& answer);
 /// Errors  corrupt

@@ -13,7 +13,10 @@ namespace luna::cluster {
 RemoteShard::RemoteShard(std::shared_ptr<Member> member,
                          std::uint32_t device_idx,
                          model::ShardOrder order)
-    : member_(std::move(member)), device_idx_(device_idx), order_(std::move(order)) {}
+    : member_(std::move(member)),
+      device_idx_(device_idx),
+      order_(std::move(order)),
+      kv_(member_->link()) {}
 
 RemoteShard::~RemoteShard() {
   // From here on nobody on the I/O thread knows it.
@@ -63,13 +66,40 @@ Result<void> RemoteShard::bind(std::uint32_t n_kv_blocks, const model::LinkTerms
     lanes[i].candidates.reset(new model::Candidate[n_rows * (program.n_candidates + 1)]);
     outputs_[i] = {lanes[i].logits.get(), lanes[i].candidates.get()};
   }
-  const model::Device& device = member_->device(device_idx_);
-  shard_.device_name = device.name();
-  shard_.attention = device.backend_name() + ": " + device.info().detail;
+  shard_.device_name = member_->device(device_idx_).name();
+  shard_.attention = attention();
   shard_.backend = &backend();
   shard_.executable = this;
+  if (answer.kv) LUNA_TRY(open_kv(*answer.kv));
   const std::lock_guard lock(mutex_);
   lanes_ = std::move(lanes);
+  return {};
+}
+
+/// Devices that have shown that they compute alike attend alike, whatever processors they are.
+std::string RemoteShard::attention() const {
+  const DeviceOffer& offer = member_->join().devices[device_idx_];
+  for (const Fingerprint& shown : offer.fingerprints)
+    if (shown.numerics == order_.program.numerics && shown.kv_dtype == order_.program.kv_dtype)
+      return offer.backend + ": computes " + std::to_string(shown.hash);
+  return offer.backend + ": " + offer.info.detail;
+}
+
+Result<void> RemoteShard::open_kv(const luna_kv_layout& layout) {
+  const std::uint64_t block_bytes = memory_.kv_block;
+  if (layout.n_layers == 0 || block_bytes == 0 || block_bytes % layout.n_layers != 0) {
+    return Error{Code::corrupt,
+                 "worker " + member_->name() + ": KV blocks of " + std::to_string(block_bytes) +
+                     " bytes with " + std::to_string(layout.n_layers) + " layers"};
+  }
+  // What does not fit a message stays where it is.
+  if (block_bytes / layout.n_layers > kKvLayerBytesMax) return {};
+  kv_.open(id_, layout, block_bytes);
+  shard_.kv.table = &kv_blocks();
+  shard_.kv.device = this;
+  shard_.kv.layout = layout;
+  shard_.kv.block_bytes = block_bytes;
+  shard_.kv.first_layer = order_.layers[order_.rank].first;
   return {};
 }
 
@@ -89,6 +119,25 @@ const luna_backend_if& RemoteShard::backend() {
     return made;
   }();
   return table;
+}
+
+const luna_kv_blocks_if& RemoteShard::kv_blocks() {
+  static constexpr luna_kv_blocks_if kTable = {
+      .struct_size = sizeof(luna_kv_blocks_if),
+      .pad = 0,
+      .kv_export =
+          [](void* shard, const luna_kv_part* part, void* bytes, luna_err* err) {
+            RemoteKv& kv = static_cast<RemoteShard*>(shard)->kv_;
+            const auto copied = kv.copy_out(*part, static_cast<std::byte*>(bytes));
+            return copied ? LUNA_OK : report(err, copied.error());
+          },
+      .kv_import =
+          [](void* shard, const luna_kv_part* part, const void* bytes, luna_err* err) {
+            RemoteKv& kv = static_cast<RemoteShard*>(shard)->kv_;
+            const auto copied = kv.copy_in(*part, static_cast<const std::byte*>(bytes));
+            return copied ? LUNA_OK : report(err, copied.error());
+          }};
+  return kTable;
 }
 
 luna_status RemoteShard::submit(const luna_step& step, luna_err* err) {
@@ -162,6 +211,7 @@ void RemoteShard::finish(Lane& lane, const luna_step_result& result) {
 }
 
 void RemoteShard::lose(const Error& why) {
+  kv_.lose(why);
   std::vector<Lane*> busy;
   {
     const std::lock_guard lock(mutex_);

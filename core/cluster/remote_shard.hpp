@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/cluster/messages.hpp"
+#include "core/cluster/remote_kv.hpp"
 #include "core/model/device_shard.hpp"
 
 #include <luna/abi/backend.h>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,7 @@ class RemoteShard final : public model::DeviceShard {
   /// Errors  corrupt: a row that the step in flight does not have
   Result<void> take_output(const Output& output);
   Result<void> take_done(const Done& done);
+  Result<void> take_kv(const Frame& frame) { return kv_.take(frame); }
   /// Ends every step in flight, and refuses those to come.
   void lose(const Error& why);
 
@@ -60,6 +63,9 @@ class RemoteShard final : public model::DeviceShard {
 
   RemoteShard(std::shared_ptr<Member> member, std::uint32_t device_idx, model::ShardOrder order);
   static const luna_backend_if& backend();
+  static const luna_kv_blocks_if& kv_blocks();
+  [[nodiscard]] std::string attention() const;
+  Result<void> open_kv(const luna_kv_layout& layout);
   luna_status submit(const luna_step& step, luna_err* err);
   void finish(Lane& lane, const luna_step_result& result);
   [[nodiscard]] bool has_head() const { return order_.rank + 1 == order_.layers.size(); }
@@ -72,6 +78,7 @@ class RemoteShard final : public model::DeviceShard {
   std::string address_;
   model::Shard shard_;
   std::vector<model::StepOutputs> outputs_;  // by lane
+  RemoteKv kv_;
 
   std::mutex mutex_;  // guards what follows; never held while somebody is called
   std::vector<Lane> lanes_;

@@ -21,6 +21,9 @@ static_assert(std::endian::native == std::endian::little, "arrays go over the wi
 
 using Bytes = std::vector<std::byte>;
 
+/// Of what goes wrong elsewhere: a message that is longer is cut off.
+inline constexpr std::size_t kMessageBytesMax = std::size_t{64} * 1024;
+
 /// Appends values. The caller owns the bytes.
 class WireWriter {
  public:
@@ -35,6 +38,12 @@ class WireWriter {
   void text(std::string_view value) {
     number(static_cast<std::uint32_t>(value.size()));
     append(value.data(), value.size());
+  }
+  /// Nothing, or what went wrong.
+  void result(const Result<void>& value) {
+    number(value ? std::int32_t{0} : static_cast<std::int32_t>(value.error().code()));
+    text(value ? std::string_view()
+               : std::string_view(value.error().message()).substr(0, kMessageBytesMax));
   }
   /// n values without their number, which stands elsewhere.
   template <typename T>
@@ -84,6 +93,15 @@ class WireReader {
     std::string value(failed() ? 0 : n, '\0');
     take(value.data(), value.size());
     return value;
+  }
+  /// An error of a code that is not known here is an internal one.
+  Result<void> result() {
+    const auto code = number<std::int32_t>();
+    std::string message = text(kMessageBytesMax);
+    if (code == 0) return {};
+    const bool is_known = code >= static_cast<std::int32_t>(Code::internal) &&
+                          code <= static_cast<std::int32_t>(Code::invalid_argument);
+    return Error{is_known ? static_cast<Code>(code) : Code::internal, std::move(message)};
   }
   /// The length of a list: at most n_max.
   std::uint32_t count(std::size_t n_max) {

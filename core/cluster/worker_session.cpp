@@ -48,6 +48,9 @@ Result<void> WorkerSession::on_frame(const Frame& frame) {
     case FrameType::step:
     case FrameType::abort:
       return run_step(frame);
+    case FrameType::kv_export:
+    case FrameType::kv_import:
+      return copy_kv(frame);
     case FrameType::refuse:
       return Error{Code::unavailable, "refused: " + parse_refusal(frame.payload)};
     case FrameType::welcome:
@@ -95,6 +98,15 @@ Result<void> WorkerSession::run_step(const Frame& frame) {
   }
   if (frame.type == FrameType::step) return found->second->start(frame.payload);
   found->second->abort();
+  return {};
+}
+
+Result<void> WorkerSession::copy_kv(const Frame& frame) {
+  const std::lock_guard lock(shards_mutex_);
+  const auto found = shards_.find(frame.subject);
+  if (found == shards_.end()) return Error{Code::corrupt, "KV of a shard that is not loaded"};
+  LUNA_TRY(KvTask task, found->second->begin_copy(frame));
+  courier_.push(std::move(task));
   return {};
 }
 
@@ -262,6 +274,7 @@ void WorkerSession::answer(const Job& job) {
     answer.result = shard->pack();
   } else if (const auto bind = parse_bind(job.payload); bind) {
     answer.result = shard->bind(*bind);
+    if (answer.result) answer.kv = shard->kv_layout();
   } else {
     answer.result = bind.error();
   }

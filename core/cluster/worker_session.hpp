@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/cluster/greeting.hpp"
+#include "core/cluster/kv_courier.hpp"
 #include "core/cluster/link.hpp"
 #include "core/cluster/worker.hpp"
 #include "core/cluster/worker_shard.hpp"
@@ -58,6 +59,7 @@ class WorkerSession final : public LinkHandler {
 
   Result<void> greet(const Frame& frame);
   Result<void> run_step(const Frame& frame);
+  Result<void> copy_kv(const Frame& frame);
   std::optional<Job> next_job(const std::function<bool()>& keep_going);
   void wish_to_leave();
   void report_memory();
@@ -92,6 +94,7 @@ class WorkerSession final : public LinkHandler {
   std::optional<std::chrono::steady_clock::time_point> leaves_since_;  // [main]
   std::optional<Farewell> farewell_;                                   // [main]
 
+  KvCourier courier_;
   std::mutex shards_mutex_;  // guards the map, and is held while a step is started
   std::map<std::uint64_t, std::unique_ptr<WorkerShard>> shards_;
 

@@ -122,6 +122,83 @@ Result<void> WorkerShard::start(std::span<const std::byte> payload) {
   return {};
 }
 
+std::optional<luna_kv_layout> WorkerShard::kv_layout() const {
+  const model::KvAccess& kv = shard_->shard().kv;
+  if (kv.table == nullptr || kv.layout.n_layers == 0) return std::nullopt;
+  return kv.layout;
+}
+
+std::uint64_t WorkerShard::n_bytes(const KvOrder& order) const {
+  const model::KvAccess& kv = shard_->shard().kv;
+  return order.blocks.size() * order.n_layers * (kv.block_bytes / kv.layout.n_layers);
+}
+
+Result<void> WorkerShard::check(FrameType type, const KvOrder& order) const {
+  if (!is_bound_.load(std::memory_order_acquire) || !kv_layout())
+    return Error{Code::corrupt, "KV copy: the shard has no blocks that can be copied"};
+  const std::uint64_t n_layers = kv_layout()->n_layers;
+  if (order.n_layers > n_layers || order.first_layer > n_layers - order.n_layers)
+    return Error{Code::corrupt, "KV copy: layers that the shard does not have"};
+  if (std::ranges::any_of(order.blocks, [&](std::uint32_t block) { return block >= n_kv_blocks_; }))
+    return Error{Code::corrupt, "KV copy: a block that the shard does not have"};
+  const bool is_one_layer = order.blocks.size() == 1 && order.n_layers == 1;
+  const std::uint64_t n_bytes_max = is_one_layer ? kKvLayerBytesMax : kKvPieceBytes;
+  if (n_bytes(order) > n_bytes_max)
+    return Error{Code::corrupt, "KV copy: more than a message holds"};
+  if (order.bytes.size() != (type == FrameType::kv_import ? n_bytes(order) : 0))
+    return Error{Code::corrupt, "KV copy: other bytes than its blocks take"};
+  return {};
+}
+
+Result<KvTask> WorkerShard::begin_copy(const Frame& frame) {
+  KvTask task;
+  task.shard = this;
+  task.type = frame.type;
+  LUNA_TRY(task.order, parse_kv_order(frame.payload));
+  LUNA_TRY(check(frame.type, task.order));
+  task.bytes.assign(task.order.bytes.begin(), task.order.bytes.end());
+  task.order.bytes = {};  // it lies in the frame
+  const std::lock_guard lock(mutex_);
+  if (n_copies_ >= kKvPiecesMax) return Error{Code::corrupt, "KV copy: too many at a time"};
+  ++n_copies_;
+  ++n_busy_;
+  return task;
+}
+
+void WorkerShard::run_copy(const KvTask& task, Bytes& outside) {
+  const model::KvAccess& kv = shard_->shard().kv;
+  const bool is_export = task.type == FrameType::kv_export;
+  luna_kv_part part{};
+  part.struct_size = sizeof(part);
+  part.n_blocks = static_cast<std::uint32_t>(task.order.blocks.size());
+  part.buffer = kv.buffer;
+  part.layout = &kv.layout;
+  part.blocks = task.order.blocks.data();
+  part.first_layer = task.order.first_layer;
+  part.n_layers = task.order.n_layers;
+  part.n_bytes = n_bytes(task.order);
+  if (is_export) outside.resize(part.n_bytes);
+  luna_err err = make_err();
+  const luna_status status = is_export
+                                 ? kv.table->kv_export(kv.device, &part, outside.data(), &err)
+                                 : kv.table->kv_import(kv.device, &part, task.bytes.data(), &err);
+  KvAnswer answer;
+  answer.number = task.order.number;
+  answer.result = to_result(status, err, "device " + shard_->device().name() + ": KV copy");
+  std::span<const std::byte> given;
+  if (is_export && answer.result) given = outside;
+  {
+    // Before the controller can ask for the next one.
+    const std::lock_guard lock(mutex_);
+    --n_copies_;
+  }
+  link_->send(
+      is_export ? FrameType::kv_given : FrameType::kv_taken, id_, encode_kv_answer(answer), given);
+  const std::lock_guard lock(mutex_);
+  --n_busy_;
+  idle_.notify_all();
+}
+
 void WorkerShard::on_done(void* context, const luna_step_result* result) {
   Lane& lane = *static_cast<Lane*>(context);
   lane.shard->finish(lane, *result);

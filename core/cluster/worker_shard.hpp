@@ -1,6 +1,7 @@
 // A shard in a worker's process: runs the steps that come in frames and sends back what they gave.
 #pragma once
 
+#include "core/cluster/kv_messages.hpp"
 #include "core/cluster/link.hpp"
 #include "core/cluster/messages.hpp"
 #include "core/model/local_shard.hpp"
@@ -19,6 +20,16 @@
 #include <vector>
 
 namespace luna::cluster {
+
+class WorkerShard;
+
+/// A copy of KV blocks that a shard was asked for and has counted in.
+struct KvTask {
+  WorkerShard* shard = nullptr;
+  FrameType type = FrameType::kv_export;
+  KvOrder order;
+  Bytes bytes;  ///< that go in, of an import
+};
 
 /// Owns the shard and the arrays of its steps in flight. Owned by WorkerSession; its steps have
 /// ended when it is destroyed, for which whoever does so aborts it first where peers are gone.
@@ -43,6 +54,17 @@ class WorkerShard {
   /// [io]
   /// Errors  corrupt: a step that the shard cannot run
   Result<void> start(std::span<const std::byte> payload);
+
+  /// What its KV blocks hold, once it is bound; none: they cannot be copied.
+  [[nodiscard]] std::optional<luna_kv_layout> kv_layout() const;
+  /// Checks a copy of KV blocks, which run_copy() makes: until then the shard stays. [io]
+  /// Errors  corrupt: one that the shard cannot make, or one more than may be under way
+  Result<KvTask> begin_copy(const Frame& frame);
+  /// Makes it and answers. [any]
+  ///
+  /// outside  memory for blocks that go out
+  void run_copy(const KvTask& task, Bytes& outside);
+
   /// Ends every wait for other ranks. [any]
   void abort() { shard_->abort(); }
 
@@ -57,6 +79,8 @@ class WorkerShard {
   };
 
   [[nodiscard]] Result<void> check(const Step& step) const;
+  [[nodiscard]] Result<void> check(FrameType type, const KvOrder& order) const;
+  [[nodiscard]] std::uint64_t n_bytes(const KvOrder& order) const;
   static void on_done(void* context, const luna_step_result* result);
   void send_outputs(const Lane& lane);
   void finish(Lane& lane, const luna_step_result& result);
@@ -69,11 +93,12 @@ class WorkerShard {
   std::uint32_t n_kv_blocks_ = 0;
   std::uint64_t memory_bytes_ = 0;  // of the device's budget
 
-  std::mutex mutex_;  // guards which lanes are busy
+  std::mutex mutex_;  // guards which lanes are busy, and the counts
   std::condition_variable idle_;
-  std::deque<Lane> lanes_;  // once it is bound
-  std::uint32_t n_busy_ = 0;
-  Step parsed_;  // [io]
+  std::deque<Lane> lanes_;      // once it is bound
+  std::uint32_t n_busy_ = 0;    // steps and copies
+  std::uint32_t n_copies_ = 0;  // of them
+  Step parsed_;                 // [io]
 };
 
 }  // namespace luna::cluster

@@ -183,6 +183,9 @@ class Engine {
   /// Has a group leave; on_group_gone() tells when it has. One that is not there is passed over: it
   /// has left by itself. [any]
   void retire_group(GroupId id, RetireMode mode);
+  /// Has what a group runs move to others with its KV, as far as these have room for it; the group
+  /// stays, and takes rows as before. One that is not there is passed over. [any]
+  void relieve_group(GroupId id);
   /// Forgets what the prefix cache keeps for prompts to come. [any]
   void drop_prefix_cache();
   /// Frees the memory of requests that have ended, off the engine thread. submit() does it too, so

@@ -39,6 +39,10 @@ void Engine::retire_group(GroupId id, RetireMode mode) {
   impl_->tell(Retirement{id, mode});
 }
 
+void Engine::relieve_group(GroupId id) {
+  impl_->tell(Relief{id});
+}
+
 void Engine::Impl::settle(Sequence& sequence) {
   const std::uint32_t n_blocks = sequence.n_blocks_max(limits.kv_block_tokens);
   const bool fits = std::ranges::any_of(groups.all(), [&](const auto& group) {
@@ -103,6 +107,18 @@ void Engine::Impl::obey_group_commands() {
     if (Group* const group = groups.find(retirement.group); group != nullptr)
       retire_group(*group, retirement.mode);
   retirements.clear();
+  for (const Relief& relief : reliefs)
+    if (Group* const group = groups.find(relief.group); group != nullptr)
+      group->n_to_relieve = n_holding(*group);
+  reliefs.clear();
+}
+
+// Sequences that hold KV of the group.
+std::uint32_t Engine::Impl::n_holding(const Group& group) const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(sequences.order(), [&](std::uint32_t slot) {
+        return sequences[slot].group == &group && sequences[slot].phase != Phase::waiting;
+      }));
 }
 
 void Engine::Impl::admit(std::unique_ptr<Group> group) {
@@ -123,7 +139,7 @@ void Engine::Impl::retire_group(Group& group, RetireMode mode) {
   }
   group.is_leaving = true;
   group.is_emptying = mode == RetireMode::moving;
-  group.n_moves_failed_before = parts.stats.n_moves_failed.load(std::memory_order_relaxed);
+  group.gives_no_kv = false;
   note_capacity();
   for (const std::uint32_t slot : sequences.order()) {
     if (sequences[slot].moving_to == &group) moves.withdraw(sequences[slot]);
@@ -138,7 +154,8 @@ void Engine::Impl::retire_group(Group& group, RetireMode mode) {
 Group* Engine::Impl::refuge_of(const Sequence& sequence) const {
   Group* refuge = nullptr;
   for (const auto& group : groups.all()) {
-    if (group->is_leaving || !group->can_hold(sequence.n_blocks_max(limits.kv_block_tokens)))
+    if (group->is_leaving || group->takes_no_kv || group->n_to_relieve > 0 ||
+        !group->can_hold(sequence.n_blocks_max(limits.kv_block_tokens)))
       continue;
     if (!KvMoves::can_move(sequence, *group) || group->pool.n_available() < sequence.n_blocks)
       continue;
@@ -161,6 +178,25 @@ void Engine::Impl::send_away(const Group& group) {
     else if ((refuge == nullptr || sequence.n_away > 0) && !sequence.in_step())
       preempt(slot);
   }
+}
+
+// Likewise, but who can go nowhere stays, and the group does.
+void Engine::Impl::relieve(Group& group) {
+  bool is_waiting = false;  // for another move to end
+  for (const std::uint32_t slot : sequences.order()) {
+    Sequence& sequence = sequences[slot];
+    const bool stays = !sequences.is_live(slot) || sequence.group != &group ||
+                       sequence.phase == Phase::waiting || sequence.moving_to != nullptr;
+    Group* const refuge = stays || group.n_to_relieve == 0 ? nullptr : refuge_of(sequence);
+    if (refuge == nullptr) continue;
+    if (!moves.can_begin(sequence)) {
+      is_waiting = true;
+      continue;
+    }
+    moves.begin(sequence, *refuge, step_limits.n_rows_max);
+    --group.n_to_relieve;
+  }
+  if (!is_waiting) group.n_to_relieve = 0;
 }
 
 // Its steps in flight are its last.
@@ -214,12 +250,14 @@ bool Engine::Impl::evict_guests(const Group& group) {
 
 bool Engine::Impl::part_with_groups() {
   bool any = false;
+  for (const auto& group : groups.all())
+    if (group->n_to_relieve > 0 && !group->is_leaving) relieve(*group);
   for (std::size_t g = groups.all().size(); g-- > 0;) {
     Group& group = *groups.all()[g];
     if (!group.is_leaving) continue;
     if (group.is_emptying && !group.is_closing) {
       // A copy that failed would fail again.
-      if (parts.stats.n_moves_failed.load(std::memory_order_relaxed) > group.n_moves_failed_before)
+      if (group.gives_no_kv)
         close(group);
       else
         send_away(group);

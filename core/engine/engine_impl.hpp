@@ -41,12 +41,21 @@ struct Retirement {
   RetireMode mode = RetireMode::at_once;
 };
 
+/// What a group runs shall move to others.
+struct Relief {
+  GroupId group{};
+};
+
 /// Nothing shall be kept for prompts to come.
 struct DropCached {};
 
 /// What any thread may tell the engine: a request comes, or a group does.
-using Command = std::
-    variant<std::unique_ptr<LiveRequest>, Cancel, std::unique_ptr<Group>, Retirement, DropCached>;
+using Command = std::variant<std::unique_ptr<LiveRequest>,
+                             Cancel,
+                             std::unique_ptr<Group>,
+                             Retirement,
+                             Relief,
+                             DropCached>;
 
 /// [engine] but for the members that say otherwise.
 struct Engine::Impl {
@@ -84,6 +93,8 @@ struct Engine::Impl {
   void retire_group(Group& group, RetireMode mode);
   void close(Group& group);
   void send_away(const Group& group);
+  void relieve(Group& group);
+  [[nodiscard]] std::uint32_t n_holding(const Group& group) const;
   [[nodiscard]] Group* refuge_of(const Sequence& sequence) const;
   void vacate(Group& group);
   bool evict_guests(const Group& group);
@@ -208,6 +219,7 @@ struct Engine::Impl {
   bool step_failure_told = false;
   std::vector<std::unique_ptr<Group>> arrivals;  // told, not carried out yet
   std::vector<Retirement> retirements;
+  std::vector<Relief> reliefs;
   std::uint64_t n_submits_gone = 0;  // of groups that have left
   bool is_shut_down = false;
 };

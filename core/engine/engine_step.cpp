@@ -120,6 +120,7 @@ bool Engine::Impl::drain_inbox() {
       arrivals.push_back(std::move(*group));
     if (const auto* retirement = std::get_if<Retirement>(&*command))
       retirements.push_back(*retirement);
+    if (const auto* relief = std::get_if<Relief>(&*command)) reliefs.push_back(*relief);
     if (std::holds_alternative<DropCached>(*command))
       for (const auto& group : groups.all())
         group->pool.drop_cached();

@@ -99,10 +99,12 @@ struct Group {
   std::uint32_t n_running = 0;                        ///< rows that hold KV, as counted last
   bool is_leaving = false;                            ///< takes no further sequences
   bool is_emptying = false;                           ///< and what it holds moves to others
-  std::uint64_t n_moves_failed_before = 0;            ///< it was told to move what it holds
-  bool is_closing = false;                            ///< and its steps in flight are its last
-  std::uint32_t n_failures = 0;                       ///< steps in a row
-  std::optional<std::uint32_t> failed_device;         ///< why it leaves, if for that
+  bool gives_no_kv = false;        ///< copies of its blocks fail, since it was told to move them
+  bool takes_no_kv = false;        ///< copies into it fail: what leaves others does not go there
+  std::uint32_t n_to_relieve = 0;  ///< sequences that shall move to others
+  bool is_closing = false;         ///< and its steps in flight are its last
+  std::uint32_t n_failures = 0;    ///< steps in a row
+  std::optional<std::uint32_t> failed_device;  ///< why it leaves, if for that
 
  private:
   std::array<Nanoseconds, 10> last_latencies_{};  // ring of ended requests

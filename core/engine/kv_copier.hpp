@@ -13,20 +13,28 @@
 
 namespace luna::engine {
 
-/// Whether KV of one group can lie on the other: device by device the same layers, in the same
-/// layout, that attend with equal bits and can be copied.
+/// Whether KV of one group can lie on the other: layer by layer in the same layout, on devices that
+/// attend with equal bits and let it be copied. Their rows of layers may be cut at other places; of
+/// a tensor split, whose devices have a part of each layer, the cuts are the same.
 [[nodiscard]] bool can_copy_kv(const model::CompiledModel& from, const model::CompiledModel& to);
+
+/// Whether device by device they hold the same layers.
+[[nodiscard]] bool has_same_cuts(const model::CompiledModel& a, const model::CompiledModel& b);
 
 /// Blocks to copy, in pairs. Whoever asks keeps it and the blocks until it has ended. Its vectors
 /// are filled before the copy starts and left alone until then.
 struct KvCopy {
   enum class State : std::uint8_t { idle, running, done, failed };
+  /// Which devices could not do their part, of a copy that failed.
+  enum class Side : std::uint8_t { none, from, to };
 
   const model::CompiledModel* from = nullptr;
   const model::CompiledModel* to = nullptr;
   std::vector<std::uint32_t> from_blocks;
   std::vector<std::uint32_t> to_blocks;
   std::atomic<State> state{State::idle};
+  Side failed_at = Side::none;            ///< once it has failed; none: it was cancelled
+  std::atomic<bool> is_cancelled{false};  ///< it may end early, as one that failed
 
   [[nodiscard]] bool has_ended() const {
     return state.load(std::memory_order_acquire) != State::running;
@@ -54,10 +62,17 @@ class KvCopier {
  private:
   // Blocks that pass through the memory between at a time: some MiB, as a cache holds it.
   static constexpr std::size_t kBlocksAtOnce = 4;
+  /// What a device of each group has in common.
+  struct Overlap {
+    const model::KvAccess* from = nullptr;
+    const model::KvAccess* to = nullptr;
+    std::uint32_t first_layer = 0;  // of the model
+    std::uint32_t n_layers = 0;
+  };
 
   void run();
   void make(KvCopy& copy);
-  [[nodiscard]] bool copy_shard(const KvCopy& copy, std::size_t shard);
+  [[nodiscard]] bool copy_overlap(KvCopy& copy, const Overlap& overlap);
 
   const Clock& clock_;
   WakeSignal& wake_;

@@ -157,6 +157,8 @@ void KvMoves::go_on(Move& move, SequenceTable& sequences) {
   Sequence& sequence = sequences[move.slot];
   if (move.copy.state.load(std::memory_order_acquire) == KvCopy::State::failed) {
     bump(stats_.n_moves_failed, 1);
+    move.from->gives_no_kv |= move.copy.failed_at == KvCopy::Side::from;
+    move.to->takes_no_kv |= move.copy.failed_at == KvCopy::Side::to;
     give_up(move, sequence);
     return;
   }
@@ -241,6 +243,7 @@ void KvMoves::withdraw(Sequence& sequence) {
   sequence.moving_to = nullptr;
   sequence.is_paused = false;
   found->phase = Phase::ending;
+  found->copy.is_cancelled.store(true, std::memory_order_relaxed);
   if (found->copy.has_ended()) release(*found);
 }
 

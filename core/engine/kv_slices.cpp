@@ -10,7 +10,8 @@ namespace luna::engine {
 
 bool may_slice(const Group& home, const Group& guest) {
   return home.model.slice_set != nullptr && home.model.slice_set == guest.model.slice_set &&
-         home.attention == guest.attention && can_copy_kv(home.model, guest.model);
+         home.attention == guest.attention && has_same_cuts(home.model, guest.model) &&
+         can_copy_kv(home.model, guest.model);
 }
 
 SliceRange sliceable(const Sequence& sequence, std::uint32_t block_tokens) {

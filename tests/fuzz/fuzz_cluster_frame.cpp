@@ -2,6 +2,7 @@
 // crash, and memory follows what came.
 #include "core/cluster/frame.hpp"
 #include "core/cluster/greeting.hpp"
+#include "core/cluster/kv_messages.hpp"
 #include "core/cluster/messages.hpp"
 
 #include <algorithm>
@@ -42,6 +43,16 @@ void parse_payload(const Frame& frame) {
       return;
     case FrameType::done:
       (void)parse_done(frame.payload);
+      return;
+    case FrameType::kv_export:
+    case FrameType::kv_import:
+      if (const auto order = parse_kv_order(frame.payload);
+          order && !parse_kv_order(encode_kv_order(*order)))
+        std::abort();
+      return;
+    case FrameType::kv_given:
+    case FrameType::kv_taken:
+      (void)parse_kv_answer(frame.payload);
       return;
     case FrameType::survey:
       (void)parse_survey(frame.payload);

@@ -26,24 +26,30 @@ def body_of(i: int) -> dict:
 class Streams:
     """All requests at the same time, greedy and seeded ones."""
 
-    def __init__(self, server: LunaServer):
+    def __init__(self, server: LunaServer, prompts: list[str] | None = None, **fields: object):
+        """prompts, fields: of each request, in place of its own"""
+        bodies = [body_of(i) | fields for i in range(N_STREAMS)]
+        for body, prompt in zip(bodies, prompts or []):
+            body["prompt"] = prompt
         self.texts = [""] * N_STREAMS
-        self.threads = [threading.Thread(target=self.run_, args=(server, i)) for i in range(N_STREAMS)]
+        self.threads = [
+            threading.Thread(target=self.run_, args=(server, i, body)) for i, body in enumerate(bodies)
+        ]
         for thread in self.threads:
             thread.start()
 
     @classmethod
-    def under_way(cls, server: LunaServer) -> Streams:
+    def under_way(cls, server: LunaServer, prompts: list[str] | None = None, **fields: object) -> Streams:
         """Some tokens of them have come."""
         started = server.metric("luna_generation_tokens_total")
-        streams = cls(server)
+        streams = cls(server, prompts, **fields)
         wait_until(
-            lambda: server.metric("luna_generation_tokens_total") > started + 5 * N_STREAMS, 30, "some tokens"
+            lambda: server.metric("luna_generation_tokens_total") > started + 5 * N_STREAMS, 60, "some tokens"
         )
         return streams
 
-    def run_(self, server: LunaServer, i: int) -> None:
-        status, answer = server.post("/v1/completions", body_of(i))
+    def run_(self, server: LunaServer, i: int, body: dict) -> None:
+        status, answer = server.post("/v1/completions", body)
         self.texts[i] = answer["choices"][0]["text"] if status == 200 else f"{status}: {answer}"
 
     def join(self) -> list[str]:

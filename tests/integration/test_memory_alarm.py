@@ -42,19 +42,23 @@ def answers(server: LunaServer, n_tokens: int) -> list[str]:
     return texts
 
 
-def has(cluster: LunaCluster, n: int) -> bool:
+def has(cluster: LunaCluster, layout: str) -> bool:
+    """The model on two workers."""
     _, page = get_json(cluster.server_port, "/admin/cluster")
-    return any(len(group) == n for model in page["models"] for group in model["groups"])
+    sizes = [len(group) for model in page["models"] for group in model["groups"]]
+    return sizes == ([2] if layout == "pipeline" else [1, 1])
 
 
+@pytest.mark.parametrize("layout", ["pipeline", "replicas"])
 def test_a_worker_that_leaks_is_drained_and_started_again(
-    luna_bin: Path, run_luna: Callable, model: Path, leak: Path, tmp_path: Path
+    luna_bin: Path, run_luna: Callable, model: Path, leak: Path, tmp_path: Path, layout: str
 ) -> None:
     shards = tmp_path / "shards"
     assert run_luna("split", model, "--num-shards", 2, "--out", shards).returncode == 0
     cluster = LunaCluster(
-        luna_bin, shards, tmp_path, 2, min_devices=2, cluster=ALARM, model_keys="kv_tokens_max = 4096"
-    )
+        luna_bin, shards, tmp_path, 2, min_devices=2, cluster=ALARM,
+        model_keys=f'kv_tokens_max = 4096\nlayout = "{layout}"',
+    )  # fmt: skip
     when = tmp_path / "leak-now"
     environment = {"LD_PRELOAD": str(leak), "LUNA_LEAK_MIB": str(LEAK_MIB), "LUNA_LEAK_WHEN": str(when)}
     try:
@@ -66,19 +70,27 @@ def test_a_worker_that_leaks_is_drained_and_started_again(
         assert server.metric("luna_kv_blocks_cached") > 0
         assert server.metric("luna_cluster_memory_alarms") == 0
         texts: list[list[str]] = []
-        asking = threading.Thread(target=lambda: texts.extend(answers(server, 120) for _ in range(2)))
+
+        def ask() -> None:
+            while leaking.process.poll() is None:
+                texts.append(answers(server, 120))
+
+        asking = threading.Thread(target=ask)
         when.touch()
         wait_until(lambda: server.metric("luna_cluster_memory_alarms") == 1, 20, "the alarm")
         asking.start()
         assert leaking.process.wait(30) == EXIT_RESTART
         cluster.start_worker(1, shards)
         asking.join()
-        assert texts == [expected, expected]
-        wait_until(lambda: has(cluster, 2), 30, "a model on both workers")
+        assert texts == [expected] * len(texts)
+        wait_until(lambda: has(cluster, layout), 30, "a model on both workers")
         log = server.log()
         steps = [line.split("step=")[1].split()[0] for line in log.splitlines() if "memory alarm worker=w1" in line]
         assert steps == ["relieve", "move", "drain", "restart"]
         assert "memory was given back" in leaking.log()
+        # Of a pipeline there is one group, of copies another one to move to.
+        if layout == "replicas":
+            assert server.metric("luna_moves_total") > 0
         assert server.metric("luna_cluster_workers_relieved_total") == 1
         assert server.metric("luna_cluster_workers_restarted_total") == 1
         assert server.metric("luna_cluster_workers_lost_total") == 0

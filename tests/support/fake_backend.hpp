@@ -87,8 +87,11 @@ class FakeDevice {
   static luna_status kv_export(void* self, const luna_kv_part* part, void* bytes, luna_err* err) {
     return static_cast<FakeDevice*>(self)->copy_out(*part, bytes, err);
   }
-  static luna_status kv_import(void* self, const luna_kv_part* part, const void* bytes, luna_err*) {
-    return static_cast<FakeDevice*>(self)->copy_in(*part, bytes);
+  static luna_status kv_import(void* self,
+                               const luna_kv_part* part,
+                               const void* bytes,
+                               luna_err* err) {
+    return static_cast<FakeDevice*>(self)->copy_in(*part, bytes, err);
   }
   [[nodiscard]] std::uint64_t kv_block_bytes() const {
     return options_.kv_block_tokens * sizeof(KvSlot);
@@ -117,8 +120,9 @@ class FakeDevice {
   bool fail_next_step = false;
   bool stall_next_step = false;  ///< as a device that waits for a peer, until release()
   std::atomic<bool> fail_next_export = false;  ///< copies may have a thread of their own
-  std::function<void()> on_export;             ///< before blocks are copied out
-  float poison = 0.0F;  ///< added to a row's first logit: a NaN for a broken model
+  std::atomic<bool> fails_imports = false;
+  std::function<void()> on_export;  ///< before blocks are copied out
+  float poison = 0.0F;              ///< added to a row's first logit: a NaN for a broken model
   std::uint64_t n_rows = 0;
   std::uint64_t n_slots_served = 0;  ///< of its KV, for sequences of other groups
   std::uint32_t n_rows_last = 0;
@@ -152,7 +156,8 @@ class FakeDevice {
           at, &kv_[static_cast<std::size_t>(block_start(part.blocks[i]))], kv_block_bytes());
     return LUNA_OK;
   }
-  luna_status copy_in(const luna_kv_part& part, const void* bytes) {
+  luna_status copy_in(const luna_kv_part& part, const void* bytes, luna_err* err) {
+    if (fails_imports) return report(err, LUNA_IO, "failed by the test");
     const auto* at = static_cast<const unsigned char*>(bytes);
     for (std::uint32_t i = 0; i < part.n_blocks; ++i, at += kv_block_bytes())
       std::memcpy(

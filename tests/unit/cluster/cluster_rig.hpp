@@ -11,12 +11,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <fstream>
 #include <functional>
 #include <latch>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -205,7 +207,8 @@ class Cluster : public ::testing::Test {
     options.source = "./tiny.gguf";
     options.numerics = LUNA_NUMERICS_I12;
     options.limits = {.n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 0};
-    options.kv_blocks_max = 8;
+    options.kv_block_tokens = kv_block_tokens_;
+    options.kv_blocks_max = kv_blocks_max_;
     return options;
   }
   Result<std::unique_ptr<model::Model>> load(
@@ -225,6 +228,8 @@ class Cluster : public ::testing::Test {
   std::filesystem::path folder_;
   std::filesystem::path path_;
   std::filesystem::path token_;
+  std::uint32_t kv_block_tokens_ = 32;
+  std::uint32_t kv_blocks_max_ = 8;
   ProcessParts gateway_{"cpu"};
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -236,16 +241,23 @@ struct Ran {
   std::vector<std::string> failures;
 };
 
+/// Where a prompt runs and lies.
+struct PromptPlace {
+  std::size_t lane = 0;
+  std::uint32_t first_position = 0;
+  std::array<std::uint32_t, 2> blocks = {3, 1};
+};
+
 /// Runs a prompt in one step of one sequence.
 inline Ran run_prompt(const model::CompiledModel& compiled,
                       const std::vector<std::uint32_t>& ids,
-                      std::size_t lane = 0) {
+                      const PromptPlace& place = {}) {
+  const std::size_t lane = place.lane;
   const auto n = static_cast<std::uint32_t>(ids.size());
   std::vector<std::uint32_t> positions(n);
   for (std::uint32_t i = 0; i < n; ++i)
-    positions[i] = i;
+    positions[i] = place.first_position + i;
   const std::vector<std::uint32_t> seq_first_row = {0, n};
-  const std::vector<std::uint32_t> blocks = {3, 1};
   const std::uint32_t out_row = n - 1;
   const std::uint32_t out_flags = LUNA_OUT_LOGITS | LUNA_OUT_CANDIDATES;
   struct Ending {
@@ -263,7 +275,7 @@ inline Ran run_prompt(const model::CompiledModel& compiled,
     step.token_ids = ids.data();
     step.positions = positions.data();
     step.seq_first_row = seq_first_row.data();
-    step.block_tables = blocks.data();
+    step.block_tables = place.blocks.data();
     step.block_table_stride = 2;
     step.out_rows = &out_row;
     step.out_flags = &out_flags;

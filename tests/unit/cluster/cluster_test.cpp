@@ -21,7 +21,7 @@ TEST_F(Cluster, AModelOnWorkersGivesTheBitsOfOneProcess) {
   ASSERT_EQ(compiled.shards.size(), 2U);
   EXPECT_EQ(compiled.shards[0].device_name, "w0/0");
   for (std::size_t lane = 0; lane < 2; ++lane) {
-    const Ran ran = run_prompt(compiled, kPrompt, lane);
+    const Ran ran = run_prompt(compiled, kPrompt, {.lane = lane});
     EXPECT_THAT(ran.failures, ::testing::IsEmpty());
     EXPECT_EQ(ran.logits, expected);
     const auto best = std::ranges::max_element(expected) - expected.begin();

@@ -1,6 +1,7 @@
 // A worker that speaks the protocol and computes nothing, so that tests decide when it dies.
 #pragma once
 
+#include "core/cluster/kv_messages.hpp"
 #include "unit/cluster/cluster_rig.hpp"
 
 #include <arpa/inet.h>
@@ -34,6 +35,23 @@ class FakeWorker {
     ::shutdown(socket_, SHUT_RDWR);
     thread_.join();
     ::close(socket_);
+  }
+
+  /// What it says to a copy.
+  struct Lie {
+    FrameType type = FrameType::kv_given;
+    Bytes payload;
+  };
+  using Liar = std::function<Lie(const KvOrder& order, std::size_t n_bytes)>;
+  /// KV that it says its shards hold. Before it is asked to load any.
+  void answer_binds_with(const luna_kv_layout& layout, std::uint64_t block_bytes) {
+    const std::lock_guard lock(mutex_);
+    kv_ = layout;
+    block_bytes_ = block_bytes;
+  }
+  void answer_copies_with(Liar liar) {
+    const std::lock_guard lock(mutex_);
+    liar_ = std::move(liar);
   }
 
  private:
@@ -75,15 +93,27 @@ class FakeWorker {
       case FrameType::pack:
       case FrameType::bind:
         return answer(frame.subject);
+      case FrameType::kv_export:
+        return lie(frame);
       default:
         return;
     }
+  }
+  void lie(const Frame& frame) {
+    const std::lock_guard lock(mutex_);
+    const auto order = parse_kv_order(frame.payload);
+    ASSERT_TRUE(order && liar_);
+    const Lie lie =
+        liar_(*order, order->blocks.size() * order->n_layers * (block_bytes_ / kv_->n_layers));
+    send(lie.type, frame.subject, lie.payload);
   }
   void answer(std::uint64_t subject) {
     Answer answer;
     answer.layers = {0, 4};
     answer.memory.weights = 1 << 20;
-    answer.memory.kv_block = 4096;
+    const std::lock_guard lock(mutex_);
+    answer.memory.kv_block = block_bytes_;
+    answer.kv = kv_;
     send(FrameType::answer, subject, encode_answer(answer));
   }
   void send(FrameType type, std::uint64_t subject, const Bytes& payload) {
@@ -110,6 +140,11 @@ class FakeWorker {
   const FrameType dies_at_;
   Token token_ = Token::none();
   int socket_ = -1;
+  std::mutex mutex_;  // guards what follows
+  std::optional<luna_kv_layout> kv_;
+  std::uint64_t block_bytes_ = 4096;
+  Liar liar_;
+
   FrameReader reader_;
   std::optional<FrameSeal> seal_;
   std::thread thread_;

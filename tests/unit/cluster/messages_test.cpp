@@ -100,11 +100,15 @@ TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
   answer.result = Error{Code::exhausted, "too large"};
   answer.memory.weights = 12345;
   answer.address = std::string("\0x", 2);
+  answer.kv = luna_kv_layout{3, 2, 64, LUNA_DTYPE_BF16, 32, 0};
   const auto answered = parse_answer(encode_answer(answer));
   ASSERT_TRUE(answered) << answered.error().message();
   EXPECT_EQ(answered->result.error(), answer.result.error());
   EXPECT_EQ(answered->memory.weights, 12345U);
   EXPECT_EQ(answered->address, answer.address);
+  ASSERT_TRUE(answered->kv);
+  EXPECT_EQ(answered->kv->n_layers, 3U);
+  EXPECT_EQ(answered->kv->block_tokens, 32U);
 
   const Done done{1, 99, LUNA_CANCELLED, 5, 6, "ended"};
   const auto ended = parse_done(encode_done(done));

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -178,6 +179,44 @@ TEST(Moves, ACopyThatFailsLeavesTheSequenceWhereItIs) {
   expect_same(asked[0], expected);
   EXPECT_GT(rig.stats.n_moves_failed.load(), 5U);
   EXPECT_EQ(rig.stats.n_moves.load(), 0U);
+  rig.expect_empty();
+}
+
+TEST(Moves, OfASequenceThatEndsStopCopying) {
+  bool moves = false;
+  EngineOptions options = at_once();
+  options.copies_at_once = false;
+  EngineRig rig(group_of(1, 1),
+                mover([&](Row row) { return moves && row.is_decoding(); }),
+                options,
+                {group_of(1, 1)});
+  std::atomic<int> n_exports = 0;
+  std::atomic<bool> may_go_on = false;
+  for (FakeModel* group : {&rig.fake, rig.others[0].get()}) {
+    group->devices[0].on_export = [&] {
+      ++n_exports;
+      while (!may_go_on)
+        std::this_thread::yield();
+    };
+  }
+  // Seven blocks: more than pass at a time.
+  const Asked asked = rig.submit(EngineRig::request(some_prompt(225, 3), 30));
+  const auto turn = [&rig] {
+    if (!rig.engine->advance()) rig.complete();
+    rig.clock.advance(std::chrono::milliseconds(1));
+  };
+  while (asked.tokens().size() < 3)
+    turn();
+  moves = true;
+  while (n_exports == 0)
+    turn();
+  rig.engine->cancel(asked.id);
+  while (!asked.ended())
+    turn();
+  may_go_on = true;
+  run_to_end(rig, {asked});
+  EXPECT_EQ(n_exports, 1);
+  EXPECT_EQ(rig.stats.n_moves_failed.load(), 0U);
   rig.expect_empty();
 }
 

@@ -269,6 +269,57 @@ TEST(Recovery, WhatALeavingGroupHoldsMovesToOthersWithItsKv) {
   }
 }
 
+TEST(Recovery, WhoCannotTakeKvIsPassedOver) {
+  Streams streams(8);
+  FakeModelOptions roomy = group_of(1, 1);
+  roomy.n_kv_blocks = 200;
+  FakeModelOptions roomiest = roomy;
+  roomiest.n_kv_blocks = 400;
+  EngineOptions options = options_of(3);
+  options.copies_at_once = true;
+  EngineRig rig(roomy, std::nullopt, options, {roomiest, roomy}, true);
+  rig.others[0]->devices[0].fails_imports = true;
+  streams.begin(rig);
+  run_steps(rig, 12);
+  const std::uint64_t n_there = rig.stats.groups[0].n_running.load();
+  rig.engine->retire_group(GroupId{0}, RetireMode::moving);
+  rig.run();
+  streams.expect_undisturbed();
+  EXPECT_EQ(rig.gone.size(), 1U);
+  EXPECT_GT(rig.stats.n_moves_failed.load(), 0U);
+  EXPECT_LE(rig.stats.n_moves_failed.load(), n_there)
+      << "who began at the same time, and nobody later";
+  EXPECT_GT(rig.stats.n_moves.load(), 0U);
+  rig.expect_empty();
+}
+
+TEST(Recovery, ARelievedGroupSendsItsSequencesAwayAndStays) {
+  FakeModelOptions roomy = group_of(1, 1);
+  roomy.n_kv_blocks = 200;
+  EngineOptions options = options_of(2);
+  options.copies_at_once = true;
+  for (const bool has_room : {true, false}) {
+    Streams streams(12);
+    FakeModelOptions other = roomy;
+    if (!has_room) other.n_kv_blocks = 14;
+    EngineRig rig(roomy, std::nullopt, options, {other}, true);
+    streams.begin(rig);
+    run_steps(rig, 12);
+    const std::uint64_t n_there = rig.stats.groups[0].n_running.load();
+    ASSERT_GT(n_there, 0U);
+    rig.engine->relieve_group(GroupId{0});
+    rig.engine->relieve_group(GroupId{7});  // never was there
+    rig.run();
+    streams.expect_undisturbed();
+    EXPECT_THAT(rig.gone, ::testing::IsEmpty());
+    EXPECT_LE(rig.stats.n_moves.load() + rig.stats.n_moves_recomputed.load(), n_there);
+    if (has_room) {
+      EXPECT_GT(rig.stats.n_moves.load(), 0U);
+    }
+    rig.expect_empty();
+  }
+}
+
 TEST(Recovery, WhatFindsNoRoomForItsKvIsComputedAnew) {
   Streams streams(32);
   FakeModelOptions small = group_of(1, 1);
