@@ -335,6 +335,25 @@ bool Engine::Impl::has_plannable(const Group& group) const {
 }
 
 // Whether the plan that was carried out ran rows of a group that could begin another step now.
+/// What lies elsewhere has got its share of the row's attention. Blocks that have gone on meanwhile
+/// are told the mean of those that they went with.
+void Engine::Impl::take_masses(const StepLane& lane,
+                               const StepBatch::Entry& entry,
+                               Sequence& sequence) {
+  const model::ModelConfig& config = sequence.group->model.config;
+  const double n_attends = double{1} * config.n_layers * config.n_heads;
+  lane.batch.for_slice_masses(entry, [&](const StepBatch::SliceMass& slice) {
+    const double share = slice.attention / n_attends;
+    for (std::uint32_t b = slice.first_block; b < slice.first_block + slice.n_blocks; ++b)
+      if (sequence.holder_of(b) != sequence.group)
+        sequence.masses[b] = static_cast<float>(share / slice.n_blocks);
+    const Group* const holder = sequence.holder_of(slice.first_block);
+    if (holder != sequence.group)
+      bump(parts.stats.groups[holder->numbers.place].guest_attention,
+           static_cast<std::uint64_t>(share * telemetry::kAttentionUnits + 0.5));
+  });
+}
+
 bool Engine::Impl::leaves_room() const {
   return std::ranges::any_of(groups.all(), [this](const auto& group) {
     return group->books.n_runs > 0 && group->has_room() && has_plannable(*group);

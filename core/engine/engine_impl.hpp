@@ -127,6 +127,7 @@ struct Engine::Impl {
   void add_to_batch(const PlannedRun& run, Group& group, StepBatch& batch);
   void leave_step(const StepBatch::Entry& entry, Nanoseconds now);
   void take_results(Group& group, const StepLane& lane, Nanoseconds now);
+  void take_masses(const StepLane& lane, const StepBatch::Entry& entry, Sequence& sequence);
   void fail_step(Group& group, const StepLane& lane, const StepRunner::Outcome& outcome);
   void measure_step(Group& group, const StepLane& lane, Nanoseconds now);
   void record_step(Group& group, StepLane& lane, Nanoseconds sampled);

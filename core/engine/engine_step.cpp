@@ -390,6 +390,7 @@ void Engine::Impl::take_results(Group& group, const StepLane& lane, Nanoseconds 
       continue;
     }
     sequence.n_failures = 0;
+    if (sequence.n_away > 0) take_masses(lane, entry, sequence);
     if (entry.prunes) sequences.prune(entry.slot, limits.kv_block_tokens);
     if (sequence.n_finished() >= sequence.n_prefill) sequence.phase = Phase::decode;
     if (entry.out_row && !sequence.request->cancelled) produce(lane, entry, now);

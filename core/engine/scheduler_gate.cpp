@@ -185,8 +185,10 @@ void SchedulerGate::fill_slices(std::uint32_t row, const Sequence& sequence) {
     last = holder;
     if (holder == sequence.group) continue;
     --n_left;
-    if (!goes_on) slice_rows_.push_back({row, holder->numbers.first_device, b * n_tokens, 0, 0});
+    if (!goes_on)
+      slice_rows_.push_back({row, holder->numbers.first_device, b * n_tokens, 0, 0, 0.0F});
     slice_rows_.back().n_tokens += n_tokens;
+    slice_rows_.back().mass += sequence.masses[b];
   }
   for (const SliceMove& move : slices_.moves()) {
     if (!move.is_of(sequence)) continue;
@@ -194,7 +196,8 @@ void SchedulerGate::fill_slices(std::uint32_t row, const Sequence& sequence) {
                            move.to->numbers.first_device,
                            move.first_block * n_tokens,
                            move.n_blocks() * n_tokens,
-                           1});
+                           1,
+                           0.0F});
   }
 }
 

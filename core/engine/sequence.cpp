@@ -13,7 +13,8 @@ SequenceTable::SequenceTable(std::uint32_t n_slots, std::uint32_t n_blocks_per_s
     : n_blocks_per_seq_(n_blocks_per_seq),
       sequences_(n_slots),
       block_tables_(std::size_t{n_slots} * n_blocks_per_seq),
-      guests_(has_guests ? block_tables_.size() : 0) {
+      guests_(has_guests ? block_tables_.size() : 0),
+      masses_(guests_.size()) {
   free_slots_.reserve(n_slots);
   order_.reserve(n_slots);
   for (std::uint32_t slot = n_slots; slot-- > 0;)
@@ -28,7 +29,10 @@ std::uint32_t SequenceTable::take_slot() {
   sequences_[slot].slot = slot;
   const std::size_t first = std::size_t{slot} * n_blocks_per_seq_;
   sequences_[slot].blocks = block_tables_.data() + first;
-  if (!guests_.empty()) sequences_[slot].guests = guests_.data() + first;
+  if (!guests_.empty()) {
+    sequences_[slot].guests = guests_.data() + first;
+    sequences_[slot].masses = masses_.data() + first;
+  }
   return slot;
 }
 
@@ -55,11 +59,16 @@ std::span<const std::uint32_t> SequenceTable::fork(std::uint32_t first_slot) {
     Sequence& twin = sequences_[slot];
     std::uint32_t* const blocks = twin.blocks;
     Group** const guests = twin.guests;
+    float* const masses = twin.masses;
     twin = first;
     twin.blocks = blocks;
     twin.guests = guests;
+    twin.masses = masses;
     twin.n_moving = 0;  // what is being copied is the first one's
-    if (first.n_away > 0) std::copy_n(first.guests, first.n_blocks, guests);
+    if (first.n_away > 0) {
+      std::copy_n(first.guests, first.n_blocks, guests);
+      std::copy_n(first.masses, first.n_blocks, masses);
+    }
     twin.slot = slot;
     LUNA_ASSERT(twin.moving_to == nullptr);
     twin.row_id = first.row_id + c;
@@ -80,8 +89,10 @@ void SequenceTable::release_blocks(Sequence& sequence) {
   LUNA_ASSERT(sequence.n_moving == 0);
   for (std::uint32_t b = sequence.n_blocks; b-- > 0;)
     sequence.holder_of(b)->pool.release(sequence.blocks[b], sequence.slot);
-  if (std::exchange(sequence.n_away, 0) > 0)
+  if (std::exchange(sequence.n_away, 0) > 0) {
     std::fill_n(sequence.guests, sequence.n_blocks, nullptr);
+    std::fill_n(sequence.masses, sequence.n_blocks, 0.0F);
+  }
   sequence.n_blocks = 0;
   sequence.n_keyed = 0;
   sequence.n_computed = 0;

@@ -57,6 +57,9 @@ struct Sequence {
   std::uint32_t n_blocks = 0;       ///< held
   /// By block: the group that holds it; null: its own. Null itself where no other can.
   Group** guests = nullptr;
+  /// By block that another group holds: share of the latest row's attention that fell on it, the
+  /// mean of what lies together; 0: not known yet. Null as guests.
+  float* masses = nullptr;
   std::uint32_t n_away = 0;    ///< blocks that other groups hold
   std::uint32_t n_moving = 0;  ///< copies of its blocks under way
   std::uint32_t n_keyed = 0;   ///< of these, the first, which have keys
@@ -77,6 +80,7 @@ struct Sequence {
   void set_holder(std::uint32_t block, Group* holder) {
     n_away -= guests[block] != nullptr ? 1 : 0;
     guests[block] = holder == group ? nullptr : holder;
+    masses[block] = 0.0F;
     n_away += guests[block] != nullptr ? 1 : 0;
   }
   [[nodiscard]] Choice& choice() const { return request->choices[choice_idx]; }
@@ -172,6 +176,7 @@ class SequenceTable {
   std::vector<Sequence> sequences_;          // by slot
   std::vector<std::uint32_t> block_tables_;  // [n_slots, n_blocks_per_seq]
   std::vector<Group*> guests_;               // the same, or empty
+  std::vector<float> masses_;                // as guests_
   std::vector<std::uint32_t> free_slots_;    // a stack
   std::vector<std::uint32_t> order_;
 };

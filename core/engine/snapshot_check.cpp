@@ -102,6 +102,8 @@ Result<void> check_other_tables(const luna_snapshot& s) {
       return wrong_row("slice", i, "no such request or device");
     if (slice.first_token > (1U << 30U) || slice.n_tokens > (1U << 30U))
       return wrong_row("slice", i, "a number out of range");
+    if (!std::isfinite(slice.mass) || slice.mass < 0.0F)
+      return wrong_row("slice", i, "a mass that is none");
   }
   const std::span prefixes(s.prefixes, s.n_prefixes);
   for (std::size_t i = 0; i < prefixes.size(); ++i) {

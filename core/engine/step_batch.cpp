@@ -15,9 +15,11 @@ StepBatch::StepBatch(const model::StepLimits& limits,
   kv_copies_.reserve(limits.n_seqs_max);
   seq_prunes_.reserve(limits.n_seqs_max);
   entries_.reserve(limits.n_seqs_max);
-  if (has_slices)
-    slices_.reserve(std::size_t{limits.n_seqs_max} *
-                    div_ceil(limits.n_positions_max, LUNA_PARTITION_TOKENS));
+  if (!has_slices) return;
+  const std::size_t n_slices_max =
+      std::size_t{limits.n_seqs_max} * div_ceil(limits.n_positions_max, LUNA_PARTITION_TOKENS);
+  slices_.reserve(n_slices_max);
+  masses_.reserve(n_slices_max);
 }
 
 void StepBatch::clear() {
@@ -25,6 +27,7 @@ void StepBatch::clear() {
   kv_copies_.clear();
   seq_prunes_.clear();
   slices_.clear();
+  masses_.clear();
   entries_.clear();
 }
 
@@ -108,7 +111,7 @@ luna_seq_prune StepBatch::prune_of(const Sequence& sequence, std::uint32_t n_tok
   return prune;
 }
 
-luna_step StepBatch::step() const {
+luna_step StepBatch::step() {
   luna_step step{};
   step.struct_size = sizeof(step);
   rows_.fill(step);
@@ -117,6 +120,8 @@ luna_step StepBatch::step() const {
   step.seq_prunes = seq_prunes_.data();
   step.n_slices = static_cast<std::uint32_t>(slices_.size());
   step.slices = slices_.data();
+  masses_.assign(slices_.size(), 0);
+  step.slice_masses = masses_.empty() ? nullptr : masses_.data();
   return step;
 }
 

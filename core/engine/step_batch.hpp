@@ -8,6 +8,7 @@
 
 #include <luna/abi/backend.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -52,13 +53,33 @@ class StepBatch {
   void set_out_flags(std::uint32_t out_row, std::uint32_t flags) {
     rows_.set_out_flags(out_row, flags);
   }
-  /// The step for a backend; binds, done and done_context are the caller's.
-  [[nodiscard]] luna_step step() const;
+  /// The step for a backend; binds, done and done_context are the caller's. Once a step: devices
+  /// write through it.
+  [[nodiscard]] luna_step step();
 
   [[nodiscard]] std::uint32_t out_flags(std::uint32_t out_row) const {
     return rows_.out_flags(out_row);
   }
   [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
+  /// Part of an entry's sequence that lay elsewhere, and what the step's last row of it paid it.
+  struct SliceMass {
+    std::uint32_t first_block;
+    std::uint32_t n_blocks;
+    double attention;  ///< heads of all layers that looked nowhere else
+  };
+  /// Calls body(SliceMass) for the slices of an entry. The step has ended well.
+  template <typename Body>
+  void for_slice_masses(const Entry& entry, Body&& body) const {
+    const auto seq = static_cast<std::uint32_t>(&entry - entries_.data());
+    const auto slices = std::ranges::equal_range(slices_, seq, {}, &luna_slice::seq);
+    const std::uint32_t n_partition = LUNA_PARTITION_TOKENS / kv_block_tokens_;
+    for (const luna_slice& slice : slices)
+      body(SliceMass{
+          slice.first_partition * n_partition,
+          slice.n_partitions * n_partition,
+          static_cast<double>(masses_[static_cast<std::size_t>(&slice - slices_.data())]) *
+              0x1p-32});
+  }
   /// What the step computes, for the fit of its cost.
   [[nodiscard]] const StepLoad& load() const { return rows_.load(); }
   [[nodiscard]] std::size_t n_out_rows() const { return rows_.n_out_rows(); }
@@ -74,6 +95,7 @@ class StepBatch {
   std::vector<luna_seq_prune> seq_prunes_;  // [n_seqs_max]
   std::vector<luna_kv_copy> kv_copies_;     // [n_seqs_max]
   std::vector<luna_slice> slices_;          // [n_seqs_max * partitions of the longest], or [0]
+  std::vector<std::uint64_t> masses_;       // by slice; written by the devices
   std::vector<Entry> entries_;              // [n_seqs_max]
 };
 

@@ -81,7 +81,10 @@ struct GroupStats {
   Counter n_kv_blocks_used{0};
   Counter n_kv_blocks_cached{0};
   Counter n_kv_blocks_free{0};
+  Counter guest_attention{0};  ///< see kAttentionUnits
 };
+/// Of GroupStats::guest_attention: what one row pays all that it sees.
+inline constexpr double kAttentionUnits = 1e6;
 
 /// Why an answer that was to be checked was not; the values of the label `reason`.
 enum class CheckSkip : std::uint8_t {

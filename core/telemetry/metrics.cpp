@@ -180,6 +180,7 @@ struct GroupFamily {
   const char* help;
   MetricType type;
   std::atomic<std::uint64_t> GroupStats::*field;
+  double unit = 1.0;
 };
 
 constexpr GroupFamily kOfGroups[] = {
@@ -214,6 +215,13 @@ constexpr GroupFamily kOfGroups[] = {
      "KV blocks free.",
      kGauge,
      &GroupStats::n_kv_blocks_free},
+    {"luna_group_guest_attention_total",
+     "guest_attention",
+     "Attention that sequences of other groups paid to what the group holds of them; all attention "
+     "of a step's last row of a sequence is 1.",
+     kCounter,
+     &GroupStats::guest_attention,
+     1.0 / kAttentionUnits},
 };
 
 struct CheckFamily {
@@ -327,7 +335,7 @@ std::string MetricsPage::render() const {
     for (const Source& model : models_)
       for (const std::size_t g : places_of(*model.stats))
         families.value({{"model", model.name}, {"group", std::to_string(g)}},
-                       load(model.stats->groups[g].*family.field));
+                       load(model.stats->groups[g].*family.field) * family.unit);
   }
   for (const CheckFamily& family : kOfChecks) {
     families.open(family.name, family.help, family.type);
@@ -394,8 +402,14 @@ std::string MetricsPage::render_groups() const {
     for (const std::size_t g : places_of(*model.stats)) {
       boost::json::object object = {
           {"model", model.name}, {"group", g}, {"devices", devices_of(*model.stats, g)}};
-      for (const GroupFamily& family : kOfGroups)
-        object[family.key] = (model.stats->groups[g].*family.field).load();
+      for (const GroupFamily& family : kOfGroups) {
+        const std::uint64_t value = (model.stats->groups[g].*family.field).load();
+        if (family.unit == 1.0) {
+          object[family.key] = value;
+        } else {
+          object[family.key] = static_cast<double>(value) * family.unit;
+        }
+      }
       text.append(boost::json::serialize(object)).push_back('\n');
     }
   }

@@ -4,7 +4,9 @@
 // threads meet, whatever has failed.
 #include "head_view.hpp"
 
+#include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace luna::cpu {
@@ -17,7 +19,8 @@ class SliceOps : public HeadView {
         op_(op),
         shape_(s_.slice_shape),
         tile_(*reinterpret_cast<SliceTile*>(c_.shared + s_.slice_tile)),
-        states_(reinterpret_cast<float*>(c_.shared + s_.slice_states)) {
+        states_(reinterpret_cast<float*>(c_.shared + s_.slice_states)),
+        masses_(slice_masses_of(c_.step)) {
     shape_.n_heads = op.n_heads;
   }
 
@@ -217,19 +220,44 @@ class SliceOps : public HeadView {
             of_part + (static_cast<std::size_t>(n - first) * n_queries + own.first) * state_floats;
     }
     const kernels::AttendArgs args = attend_args(op_, run.rows, head);
+    const std::uint32_t first_weighed = first_weighed_query(run);
     for (std::uint32_t query = own.first; query < own.last; ++query) {
       const std::uint32_t row = query / shape_.group_heads();
       float* out = args.out + row * static_cast<std::size_t>(args.out_stride) +
                    query % shape_.group_heads() * head_dim();
+      float log_sum_exp = 0.0F;
       k_.merge_partials({static_cast<int>(head_dim()),
                          n_nodes,
                          nodes,
                          states,
                          out,
-                         nullptr,
+                         query >= first_weighed ? &log_sum_exp : nullptr,
                          own_ + s_.kernel_scratch});
+      if (query >= first_weighed) weigh_slices(run, states, log_sum_exp);
       for (int n = 0; n < n_nodes; ++n)
         states[n] += state_floats;
+    }
+  }
+  /// Of a run that ends with its sequence's last row, the queries of that row; of others none.
+  [[nodiscard]] std::uint32_t first_weighed_query(const TileRun& run) const {
+    const std::uint32_t end = run.rows.first_row + run.rows.n_rows;
+    const bool is_last = end == c_.step.seq_first_row[run.rows.seq + 1];
+    if (masses_ == nullptr || !is_last) return UINT32_MAX;
+    return (run.rows.n_rows - 1) * shape_.group_heads();
+  }
+  /// states  of the query, by node of the run's parts
+  void weigh_slices(const TileRun& run, const float* const* states, float log_sum_exp) const {
+    for (const TilePart& part : tile_.parts_of(run)) {
+      const float* const* end = states + part.n_nodes;
+      double share = 0.0;
+      for (; states != end; ++states) {
+        const float max = (*states)[0];
+        const float sum = (*states)[1];
+        if (sum > 0.0F) share += std::exp(double{max} - double{log_sum_exp}) * double{sum};
+      }
+      if (part.is_home() || !(share <= 1.5)) continue;  // NaN: the row is lost, and told elsewhere
+      std::atomic_ref mass(masses_[part.slice - c_.step.slices]);
+      mass.fetch_add(to_slice_mass(share), std::memory_order_relaxed);
     }
   }
 
@@ -237,6 +265,7 @@ class SliceOps : public HeadView {
   SliceShape shape_;  // with the heads of the op
   SliceTile& tile_;   // in the step's memory, written by the leader
   float* const states_;
+  std::uint64_t* const masses_;  // null: nobody weighs slices
 };
 
 }  // namespace

@@ -156,6 +156,7 @@ struct StepInput {
   std::vector<luna_kv_copy> kv_copies;
   std::vector<luna_seq_prune> seq_prunes;  // empty, or one a sequence
   std::vector<luna_slice> slices;          // ascending
+  std::uint64_t* slice_masses = nullptr;
   std::uint32_t table_stride = 0;
 
   explicit StepInput(std::uint32_t stride) : table_stride(stride) {}
@@ -368,6 +369,7 @@ class TestProgram {
     step.seq_prunes = in.seq_prunes.empty() ? nullptr : in.seq_prunes.data();
     step.slices = in.slices.data();
     step.n_slices = static_cast<std::uint32_t>(in.slices.size());
+    step.slice_masses = in.slice_masses;
     step.out_rows = in.out_rows.data();
     step.out_flags = in.out_flags.data();
     step.binds = binds_.data();

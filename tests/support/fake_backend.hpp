@@ -56,6 +56,8 @@ struct FakeModelOptions {
 /// runs in their order.
 class FakeDevice {
  public:
+  static constexpr std::uint32_t kHeads = 2;
+
   /// What a lane's steps write; none but on the last device.
   struct Outputs {
     float* logits = nullptr;
@@ -230,10 +232,23 @@ class FakeDevice {
     }
     for (std::uint32_t s = 0; s < step.n_seqs; ++s)
       prune(step, s);
+    weigh_slices(step);
     n_rows += step.n_rows;
     n_rows_last = step.n_rows;
     first_position_last = step.positions[0];
     end(step, LUNA_OK, "");
+  }
+
+  /// Every position gets the same attention, by each of kHeads: all layers are the last device's.
+  void weigh_slices(const luna_step& step) const {
+    if (slice_masses_of(step) == nullptr || outputs_.front().logits == nullptr) return;
+    for (std::uint32_t s = 0; s < step.n_slices; ++s) {
+      const luna_slice& slice = step.slices[s];
+      const std::uint32_t last_row = step.seq_first_row[slice.seq + 1] - 1;
+      const double share = double{LUNA_PARTITION_TOKENS} * slice.n_partitions /
+                           (double{1} + step.positions[last_row]);
+      std::atomic_ref(step.slice_masses[s]).fetch_add(kHeads * to_slice_mass(share));
+    }
   }
 
   void end(const luna_step& step, luna_status status, const char* message) {
@@ -415,6 +430,8 @@ class FakeModel {
     compiled.name = "fake";
     compiled.config.vocab_size = options.vocab_size;
     compiled.config.context_length = options.n_positions_max;
+    compiled.config.n_layers = 1;
+    compiled.config.n_heads = FakeDevice::kHeads;
     compiled.limits = {.n_rows_max = options.n_rows_max,
                        .n_seqs_max = options.n_seqs_max,
                        .n_out_rows_max = static_cast<std::uint32_t>(n_out_rows_max(options)),

@@ -318,6 +318,15 @@ inline std::span<const luna_slice> slices_of(const luna_step& step) {
   if (step.struct_size < kEnd || step.n_slices == 0) return {};
   return {step.slices, step.n_slices};
 }
+/// Where a step wants the slices weighed, in the order of slices_of(); null: nowhere.
+inline std::uint64_t* slice_masses_of(const luna_step& step) {
+  constexpr std::size_t kEnd = offsetof(luna_step, slice_masses) + sizeof(luna_step::slice_masses);
+  return step.struct_size >= kEnd ? step.slice_masses : nullptr;
+}
+/// A share of attention as it is added to slice_masses.
+inline std::uint64_t to_slice_mass(double share) {
+  return static_cast<std::uint64_t>(share * 0x1p32 + 0.5);
+}
 /// Past the last partition of a slice.
 inline std::uint64_t slice_end(const luna_slice& slice) {
   return std::uint64_t{slice.first_partition} + slice.n_partitions;

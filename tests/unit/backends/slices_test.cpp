@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <numeric>
 #include <thread>
 
 namespace luna::test {
@@ -127,6 +128,55 @@ TEST(Slices, TwoDevicesMayServeEachOther) {
   b.end();
   EXPECT_TRUE(same_bits(expected, of_a)) << seed_text();
   EXPECT_TRUE(same_bits(expected, of_b)) << seed_text();
+}
+
+/// By slice, what five rows from 1,024 on pay it; three of four partitions lie on three guests.
+struct WeighedSlices {
+  std::vector<luna_slice> slices;
+  std::vector<double> shares;
+
+  WeighedSlices(const TinyLlama& model, std::uint32_t n_guests) {
+    const auto tokens = model.random_tokens(1029, test_seed());
+    SliceRig rig(model, n_guests, 2);
+    SlicedSequence sequence(rig, test_seed());
+    sequence.run_to(tokens, 1024);
+    StepInput step(model.table_stride());
+    step.add(std::span(tokens).first(3), 0, block_ids(80, 2), false);
+    sequence.add_rows(&step, std::span(tokens).subspan(1024), 1024);
+    std::vector<std::uint64_t> masses(step.slices.size());
+    step.slice_masses = masses.data();
+    const StepAnswer answer = rig.owner.run->run(step);
+    EXPECT_EQ(answer.status, LUNA_OK) << answer.text;
+    slices = step.slices;
+    for (const std::uint64_t mass : masses)
+      shares.push_back(static_cast<double>(mass) * 0x1p-32 /
+                       (model.shape().n_layers * model.shape().n_heads));
+  }
+  [[nodiscard]] double sum() const { return std::accumulate(shares.begin(), shares.end(), 0.0); }
+};
+
+TEST(Slices, AreToldTheAttentionThatTheLastRowPaysThem) {
+  for (const std::uint32_t window : {0U, 700U}) {
+    LlamaShape shape = sliced_shape();
+    shape.window = window;
+    TinyLlama model(shape, test_seed());
+    const WeighedSlices on_three(model, 3);
+    const WeighedSlices on_one(model, 1);
+    EXPECT_NE(on_three.slices.size(), 0U);
+    EXPECT_NEAR(on_three.sum(), on_one.sum(), 1e-6) << "however they are cut";
+    // Queries of zero: every position that is seen counts the same.
+    for (std::uint32_t layer = 0; layer < shape.n_layers; ++layer)
+      for (std::vector<std::byte>& plane : model.weights[2 + 9 * layer + 1].planes)
+        std::ranges::fill(plane, std::byte{0});
+    const WeighedSlices even(model, 3);
+    const std::uint32_t first_seen = window == 0 ? 0 : 1029 - window;
+    for (std::size_t s = 0; s < even.slices.size(); ++s) {
+      const std::uint32_t first = even.slices[s].first_partition * LUNA_PARTITION_TOKENS;
+      const std::uint32_t end = first + even.slices[s].n_partitions * LUNA_PARTITION_TOKENS;
+      const double n_seen = end > first_seen ? end - std::max(first, first_seen) : 0;
+      EXPECT_NEAR(even.shares[s], n_seen / (1029 - first_seen), 1e-5) << "slice " << s;
+    }
+  }
 }
 
 TEST(Slices, AGuestThatIsGoneEndsTheStepAndNoOther) {

@@ -186,6 +186,28 @@ TEST(EngineSlices, PartitionsGoChangePlacesAndComeBackWhileTheRowRuns) {
   row.finish();
 }
 
+TEST(EngineSlices, ThePolicyIsToldTheAttentionThatEachPartGets) {
+  Decoding row;
+  const std::uint32_t a = (row.home + 1) % 3;
+  const std::uint32_t b = (row.home + 2) % 3;
+  row.script.actions = {Script::slice(a, 0, 512), Script::slice(b, 512, 256)};
+  row.until([&] { return row.lies({{a, 0, 512, 0}, {b, 512, 256, 0}}); });
+  row.until([&] { return row.script.slices[0].mass > 0.0F; });
+  // The fake devices pay every position the same.
+  const auto n_seen = static_cast<float>(row.script.rows[0].n_computed);
+  EXPECT_NEAR(row.script.slices[0].mass, 512.0F / n_seen, 1e-4F);
+  EXPECT_NEAR(row.script.slices[1].mass, 256.0F / n_seen, 1e-4F);
+  EXPECT_GT(row.rig.stats.groups[a].guest_attention.load(),
+            row.rig.stats.groups[b].guest_attention.load());
+  EXPECT_EQ(row.rig.stats.groups[row.home].guest_attention.load(), 0U);
+  row.script.actions = {Script::slice(row.home, 0, 512), Script::slice(row.home, 512, 256)};
+  row.until([&] { return row.lies({}); });
+  row.script.actions = {Script::slice(a, 0, 256)};
+  row.until([&] { return row.lies({{a, 0, 256, 0}}); });
+  EXPECT_EQ(row.script.slices[0].mass, 0.0F) << "what was told of it before is not";
+  row.finish();
+}
+
 TEST(EngineSlices, WhatIsIllegalIsRefusedWhole) {
   Decoding row;
   const std::uint32_t a = (row.home + 1) % 3;

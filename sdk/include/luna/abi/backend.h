@@ -108,6 +108,11 @@ typedef struct luna_step {
   const luna_slice* slices;
   uint32_t n_slices;
   uint32_t pad2;
+  /* [n_slices], or null: what the last row of a slice's sequence pays the slice. For each head of
+   * each attend the device adds the share of the row's attention that fell on the slice's positions,
+   * exp(their log-sum-exp - that of all), in units of 2^-32: the sum is the same in any order. Added
+   * atomically, because the devices of a group share the array. */
+  uint64_t* slice_masses;
 } luna_step;
 
 #define LUNA_BUFFER_KV 1u     /* device memory, zeroed */

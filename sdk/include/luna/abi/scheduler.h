@@ -118,6 +118,8 @@ typedef struct luna_slice_row {
   uint32_t n_tokens;
   uint32_t is_copying;     /* 1: on its way there: what it is copied from is still held, until nobody
                               reads it; when the copy is there, the part stands in a row of its own too */
+  float mass;              /* share of the attention of the sequence's latest row that fell on the part,
+                              the mean of all heads and layers; 0: not known (yet) */
 } luna_slice_row;
 
 /* What the prefix cache of a group would give a waiting row that is not assigned yet; where it would
