@@ -5,9 +5,21 @@
 #include <luna/plugin.hpp>
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 
 namespace luna::engine {
+namespace {
+
+/// Steps wait for each other's devices, and a device runs them as they come: two models that share
+/// devices would wait for each other for ever, if one device got their steps in another order than
+/// the next. So whoever submits to several does it alone; that takes some microseconds.
+std::mutex& order_of_submits() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
 
 StepRunner::StepRunner(const model::CompiledModel& model, WakeSignal& wake, std::uint32_t lane)
     : model_(model),
@@ -37,6 +49,8 @@ void StepRunner::submit(const luna_step& step) {
     slot.status = LUNA_OK;
     slot.busy_ns = 0;
   }
+  std::unique_lock order(order_of_submits(), std::defer_lock);
+  if (slots_.size() > 1) order.lock();
   for (std::size_t s = 0; s < slots_.size(); ++s) {
     const model::Shard& shard = model_.shards[s];
     luna_step& own = steps_[s];

@@ -29,7 +29,8 @@ class StepRunner {
   StepRunner& operator=(const StepRunner&) = delete;
 
   /// Submits the step to every device. Where a device refuses it, the ones behind it are not asked,
-  /// and the step ends as failed. `step` is copied for each device.
+  /// and the step ends as failed. `step` is copied for each device. Steps of all models reach the
+  /// devices in one order.
   void submit(const luna_step& step);
   /// Whether a step was submitted and not collected.
   [[nodiscard]] bool is_busy() const { return busy_; }
