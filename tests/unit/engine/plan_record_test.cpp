@@ -64,7 +64,7 @@ struct Session {
     slices.clear();
     prefixes.clear();
     for (std::uint32_t i = 0; i < reqs.size(); ++i) {
-      if (below(4) == 0) slices.push_back({i, below(3), 0, 256, 0});
+      if (below(4) == 0) slices.push_back({i, below(3), 0, 256, 0, 0.25F});
       if (below(4) == 0) prefixes.push_back({i, below(3), 32, 1});
     }
     actions.assign(reqs.empty() ? 0 : below(static_cast<std::uint32_t>(reqs.size())), {});
@@ -247,7 +247,8 @@ TEST(PlanFile, APlanThatNoEngineAsksForIsRefused) {
   EXPECT_TRUE(broken([](Session& s) { s.devices[2].device = 1; }));
   EXPECT_TRUE(broken([](Session& s) { s.devices[0].kv_bytes_free = 1001; }));
   EXPECT_TRUE(broken([](Session& s) { s.devices[0].step_ns_fixed = NAN; }));
-  EXPECT_TRUE(broken([](Session& s) { s.slices.push_back({999, 0, 0, 256, 0}); }));
+  EXPECT_TRUE(broken([](Session& s) { s.slices.push_back({999, 0, 0, 256, 0, 0.0F}); }));
+  EXPECT_TRUE(broken([](Session& s) { s.slices.push_back({0, 0, 0, 256, 0, NAN}); }));
   EXPECT_TRUE(broken([](Session& s) { s.prefixes.assign(1, {0, 0, 1000, 0}); }));
   EXPECT_TRUE(broken([](Session& s) { s.links[0].to = 7; }));
 }

@@ -362,7 +362,7 @@ TEST(SliceChoice, WhatIsAwayOrOnItsWayOrSharedStaysOut) {
   ChoiceRig rig;
   rig.row.slice_first_token = 256;
   rig.row.slice_end_token = 5 * LUNA_PARTITION_TOKENS;
-  rig.slices = {{0, 4, 512, 256, 0}, {7, 4, 256, 256, 0}, {0, 4, 1024, 256, 1}};
+  rig.slices = {{0, 4, 512, 256, 0, 0.0F}, {7, 4, 256, 256, 0, 0.0F}, {0, 4, 1024, 256, 1, 0.0F}};
   EXPECT_EQ(rig.choose(100, {{1, 100}}), (Chosen{{1, 256, 256}, {1, 768, 256}}));
 }
 

@@ -120,13 +120,13 @@ TEST(Slicing, APressedGroupGivesItsOldestPartitionsInUnequalParts) {
 
 TEST(Slicing, RowsWhoseKvIsOnItsWayAreLeftAlone) {
   Scene scene;
-  scene.slices = {{0, 2, 0, 1024, 1}, {1, 2, 0, 1024, 1}};
+  scene.slices = {{0, 2, 0, 1024, 1, 0.0F}, {1, 2, 0, 1024, 1, 0.0F}};
   EXPECT_TRUE(scene.decide().empty());
 }
 
 TEST(Slicing, MoreFollowsBehindWhatIsAway) {
   Scene scene;
-  scene.slices = {{0, 2, 0, 512, 0}, {1, 1, 0, 512, 0}};
+  scene.slices = {{0, 2, 0, 512, 0, 0.0F}, {1, 1, 0, 512, 0, 0.0F}};
   for (const luna_action& action : scene.decide())
     EXPECT_GE(action.first_token, 512U);
 }
@@ -134,7 +134,7 @@ TEST(Slicing, MoreFollowsBehindWhatIsAway) {
 TEST(Slicing, ARelaxedGroupTakesItsNewestPartBack) {
   Scene scene;
   scene.devices[0].n_kv_blocks_free = 190;
-  scene.slices = {{0, 2, 0, 512, 0}, {0, 1, 512, 256, 0}};
+  scene.slices = {{0, 2, 0, 512, 0, 0.0F}, {0, 1, 512, 256, 0, 0.0F}};
   const auto actions = scene.decide();
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(actions[0].verb, LUNA_VERB_SLICE);

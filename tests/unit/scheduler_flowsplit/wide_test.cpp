@@ -163,7 +163,7 @@ TEST(WideRows, TheOldestPartitionsLeaveWhenHomeIsFull) {
   EXPECT_EQ(actions[0].reason, kWide);
   EXPECT_EQ(actions[0].first_token, 0U);
   EXPECT_EQ(actions[0].n_tokens, LUNA_PARTITION_TOKENS);
-  scene.slices = {{0, actions[0].device, 0, 256, 1}};
+  scene.slices = {{0, actions[0].device, 0, 256, 1, 0.0F}};
   scene.devices[actions[0].device].n_kv_blocks_free -= 8;
   EXPECT_TRUE(scene.plan().empty());
   scene.slices[0].is_copying = 0;
