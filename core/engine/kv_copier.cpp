@@ -99,7 +99,7 @@ bool can_copy_kv(const model::CompiledModel& from, const model::CompiledModel& t
 }
 
 KvCopier::KvCopier(const Clock& clock, WakeSignal& wake, std::size_t n_copies_max, bool has_thread)
-    : clock_(clock), wake_(wake), queue_(n_copies_max) {
+    : clock_(clock), wake_(wake), queue_(n_copies_max), urgent_(n_copies_max) {
   if (has_thread) thread_ = std::thread([this] { run(); });
 }
 
@@ -118,7 +118,7 @@ void KvCopier::start(KvCopy& copy) {
     return;
   }
   // There is room: whoever asks has no more copies than that.
-  queue_.try_push(&copy);
+  (copy.is_urgent ? urgent_ : queue_).try_push(&copy);
   n_started_.fetch_add(1);
   n_started_.notify_one();
 }
@@ -126,15 +126,28 @@ void KvCopier::start(KvCopy& copy) {
 void KvCopier::run() {
   for (;;) {
     const std::uint32_t seen = n_started_.load();
-    while (const std::optional<KvCopy*> copy = queue_.try_pop())
+    while (const std::optional<KvCopy*> copy = next())
       make(**copy);
     if (stopping_.load()) return;
     n_started_.wait(seen);
   }
 }
 
-void KvCopier::make(KvCopy& copy) {
+std::optional<KvCopy*> KvCopier::next() {
+  if (const std::optional<KvCopy*> copy = urgent_.try_pop()) return copy;
+  return queue_.try_pop();
+}
+
+// Within another copy, which has nothing in the memory between.
+void KvCopier::make_urgent() {
   const Nanoseconds began = clock_.now();
+  while (const std::optional<KvCopy*> copy = urgent_.try_pop())
+    make(**copy);
+  lent_ += clock_.now() - began;
+}
+
+void KvCopier::make(KvCopy& copy) {
+  const Nanoseconds began = clock_.now() - lent_;
   std::uint64_t n_bytes = 0;
   copy.failed_at = KvCopy::Side::none;
   const bool ok =
@@ -148,7 +161,7 @@ void KvCopier::make(KvCopy& copy) {
                        return copy_overlap(copy, {&from.kv, &to.kv, first_layer, n_layers});
                      });
   if (ok && n_bytes > 0) {
-    const auto took = static_cast<double>((clock_.now() - began).count());
+    const auto took = static_cast<double>((clock_.now() - lent_ - began).count());
     const double now = took / static_cast<double>(n_bytes);
     const double before = ns_per_byte();
     ns_per_byte_.store(before > 0.0 ? before + kNewShare * (now - before) : now,
@@ -162,12 +175,15 @@ void KvCopier::make(KvCopy& copy) {
 bool KvCopier::copy_overlap(KvCopy& copy, const Overlap& overlap) {
   const model::KvAccess& from = *overlap.from;
   const model::KvAccess& to = *overlap.to;
-  between_.resize(std::max<std::size_t>(between_.size(), kBlocksAtOnce * from.block_bytes));
+  const std::size_t block_bytes = overlap.n_layers * layer_bytes(from);
+  const std::size_t n_at_once = std::max<std::size_t>(1, kBytesAtOnce / block_bytes);
+  between_.resize(std::max(between_.size(), n_at_once * block_bytes));
   const std::span from_blocks(copy.from_blocks);
   const std::span to_blocks(copy.to_blocks);
-  for (std::size_t first = 0; first < from_blocks.size(); first += kBlocksAtOnce) {
+  for (std::size_t first = 0; first < from_blocks.size(); first += n_at_once) {
+    if (!copy.is_urgent) make_urgent();
     if (copy.is_cancelled.load(std::memory_order_relaxed)) return false;
-    const std::size_t n = std::min(kBlocksAtOnce, from_blocks.size() - first);
+    const std::size_t n = std::min(n_at_once, from_blocks.size() - first);
     const luna_kv_part source =
         part_of(from, from_blocks.subspan(first, n), overlap.first_layer, overlap.n_layers);
     const luna_kv_part target =

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct KvCopy {
   const model::CompiledModel* to = nullptr;
   std::vector<std::uint32_t> from_blocks;
   std::vector<std::uint32_t> to_blocks;
+  bool is_urgent = false;  ///< its sequence stands still: it goes ahead of others, and between
   std::atomic<State> state{State::idle};
   Side failed_at = Side::none;            ///< once it has failed; none: it was cancelled
   std::atomic<bool> is_cancelled{false};  ///< it may end early, as one that failed
@@ -41,8 +43,8 @@ struct KvCopy {
   }
 };
 
-/// Runs copies one behind the other, on a thread of its own. [engine] unless tagged otherwise,
-/// owned by the engine.
+/// Runs copies on a thread of its own: one behind the other, but for urgent ones. [engine] unless
+/// tagged otherwise, owned by the engine.
 class KvCopier {
  public:
   /// clock, wake    outlive it; wake is set when a copy has ended
@@ -60,8 +62,9 @@ class KvCopier {
   [[nodiscard]] std::uint64_t n_bytes() const { return n_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // Blocks that pass through the memory between at a time: some MiB, as a cache holds it.
-  static constexpr std::size_t kBlocksAtOnce = 4;
+  // That pass through the memory between at a time, or one block where it is longer: as a cache
+  // holds it, and no more than an urgent copy may wait for.
+  static constexpr std::size_t kBytesAtOnce = std::size_t{1} << 20U;
   /// What a device of each group has in common.
   struct Overlap {
     const model::KvAccess* from = nullptr;
@@ -71,17 +74,21 @@ class KvCopier {
   };
 
   void run();
+  [[nodiscard]] std::optional<KvCopy*> next();
+  void make_urgent();
   void make(KvCopy& copy);
   [[nodiscard]] bool copy_overlap(KvCopy& copy, const Overlap& overlap);
 
   const Clock& clock_;
   WakeSignal& wake_;
   BoundedQueue<KvCopy*> queue_;
+  BoundedQueue<KvCopy*> urgent_;
   std::atomic<std::uint32_t> n_started_{0};  // changes wake the thread
   std::atomic<bool> stopping_{false};
   std::atomic<double> ns_per_byte_{0.0};
   std::atomic<std::uint64_t> n_bytes_{0};
   std::vector<std::byte> between_;  // the thread's
+  Nanoseconds lent_{0};             // the thread's: what urgent copies took within others, ever
   std::thread thread_;
 };
 

@@ -117,6 +117,7 @@ void KvMoves::copy_to(Move& move, const Sequence& sequence, std::uint32_t n_bloc
     copy.from_blocks.push_back(sequence.blocks[b]);
     copy.to_blocks.push_back(move.target[b]);
   }
+  copy.is_urgent = move.phase == Phase::last;
   move.n_copied = std::max(move.n_copied, n_blocks);
   ++move.n_rounds;
   bump(stats_.n_moved_blocks, copy.from_blocks.size());

@@ -1,4 +1,5 @@
 // Sequences that change groups with their KV while they run: nobody can tell from an answer.
+#include "core/engine/kv_copier.hpp"
 #include "support/moving_policy.hpp"
 #include "support/test_seed.hpp"
 #include "support/varied_requests.hpp"
@@ -7,8 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <deque>
 #include <random>
+#include <string>
 #include <thread>
 
 namespace luna::test {
@@ -186,21 +190,22 @@ TEST(Moves, OfASequenceThatEndsStopCopying) {
   bool moves = false;
   EngineOptions options = at_once();
   options.copies_at_once = false;
-  EngineRig rig(group_of(1, 1),
+  EngineRig rig(group_of(2, 1),
                 mover([&](Row row) { return moves && row.is_decoding(); }),
                 options,
-                {group_of(1, 1)});
+                {group_of(2, 1)});
   std::atomic<int> n_exports = 0;
   std::atomic<bool> may_go_on = false;
   for (FakeModel* group : {&rig.fake, rig.others[0].get()}) {
-    group->devices[0].on_export = [&] {
-      ++n_exports;
-      while (!may_go_on)
-        std::this_thread::yield();
-    };
+    for (FakeDevice& device : group->devices) {
+      device.on_export = [&] {
+        ++n_exports;
+        while (!may_go_on)
+          std::this_thread::yield();
+      };
+    }
   }
-  // Seven blocks: more than pass at a time.
-  const Asked asked = rig.submit(EngineRig::request(some_prompt(225, 3), 30));
+  const Asked asked = rig.submit(EngineRig::request(some_prompt(100, 3), 30));
   const auto turn = [&rig] {
     if (!rig.engine->advance()) rig.complete();
     rig.clock.advance(std::chrono::milliseconds(1));
@@ -215,9 +220,48 @@ TEST(Moves, OfASequenceThatEndsStopCopying) {
     turn();
   may_go_on = true;
   run_to_end(rig, {asked});
-  EXPECT_EQ(n_exports, 1);
+  EXPECT_EQ(n_exports, 1) << "of two devices";
   EXPECT_EQ(rig.stats.n_moves_failed.load(), 0U);
   rig.expect_empty();
+}
+
+TEST(Moves, TheLastBlocksOfASequenceGoAheadOfOthersAndBetween) {
+  std::vector<std::string> order;  // of the copying thread, until all have ended
+  std::atomic<bool> has_begun = false;
+  std::atomic<bool> may_go_on = false;
+  FakeModel to(group_of(2, 1));
+  std::deque<FakeModel> from;
+  for (const std::string name : {"running", "waiting", "urgent"}) {
+    FakeModel& model = from.emplace_back(group_of(2, 1));
+    for (FakeDevice& device : model.devices) {
+      device.on_export = [&, name] {
+        order.push_back(name);
+        has_begun = true;
+        while (!may_go_on)
+          std::this_thread::yield();
+      };
+    }
+  }
+  const RealClock clock;
+  WakeSignal wake;
+  std::array<engine::KvCopy, 3> copies;
+  engine::KvCopier copier(clock, wake, copies.size(), true);
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    copies[i].from = &from[i].compiled;
+    copies[i].to = &to.compiled;
+    copies[i].from_blocks = copies[i].to_blocks = {1, 2};
+    copies[i].is_urgent = i == 2;
+    copier.start(copies[i]);
+    while (!has_begun)
+      std::this_thread::yield();
+  }
+  may_go_on = true;
+  for (const engine::KvCopy& copy : copies)
+    while (!copy.has_ended())
+      std::this_thread::yield();
+  EXPECT_THAT(
+      order,
+      ::testing::ElementsAre("running", "urgent", "urgent", "running", "waiting", "waiting"));
 }
 
 TEST(Moves, WhatIsComputedFasterThanCopiedIsComputed) {
