@@ -8,11 +8,13 @@
 #include "core/app/layout_choice.hpp"
 #include "core/app/memory_watch.hpp"
 #include "core/app/plan_text.hpp"
+#include "core/app/policy.hpp"
 #include "core/app/prompt_runner.hpp"
 #include "core/app/role_balance.hpp"
 #include "core/app/served_model.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/log.hpp"
+#include "core/engine/scheduler_gate.hpp"
 #include "core/pipeline/staged_pipeline.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/host_services.hpp"
@@ -23,7 +25,6 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -39,18 +40,6 @@ constexpr std::size_t kWarmUpTokens = 12;
 
 // A worker's file may come without anybody joining.
 constexpr std::chrono::seconds kPlaceAgain{5};
-
-config::RawGroup group_of(const std::map<std::string, config::RawGroup>& groups,
-                          const std::string& name,
-                          const std::string& file,
-                          const std::string& table) {
-  const auto found = groups.find(name);
-  if (found != groups.end()) return found->second;
-  config::RawGroup empty;
-  empty.file = file;
-  empty.table = table + "." + name;
-  return empty;
-}
 
 }  // namespace
 
@@ -106,7 +95,6 @@ struct App::Impl {
   void start_canary();
   Result<bool> policy_may_slice();
   void start_memory_watch();
-  Result<plugin::Instance<luna_scheduler_if>> make_scheduler();
   Result<engine::PlanRecorder::Options> plan_record_of(const std::string& model);
 };
 
@@ -149,12 +137,6 @@ Result<void> App::Impl::open_devices() {
   return {};
 }
 
-Result<plugin::Instance<luna_scheduler_if>> App::Impl::make_scheduler() {
-  const std::string& policy = settings.scheduler.policy;
-  return catalog->create<luna_scheduler_if>(
-      policy, group_of(settings.scheduler.policies, policy, settings.file, "scheduler"));
-}
-
 /// Whether copies of a model may have to tell each other of KV that lies with them.
 Result<bool> App::Impl::policy_may_slice() {
   const std::string kind = LUNA_KIND_SCHEDULER;
@@ -173,10 +155,7 @@ Result<engine::PlanRecorder::Options> App::Impl::plan_record_of(const std::strin
   return engine::PlanRecorder::Options{
       .file = std::move(file),
       .text = print_plan_text(
-          {model,
-           scheduler.policy,
-           library->descriptor().version,
-           group_of(scheduler.policies, scheduler.policy, settings.file, "scheduler")}),
+          {model, scheduler.policy, library->descriptor().version, policy_settings(settings)}),
       .file_bytes_max = scheduler.record_bytes_max};
 }
 
@@ -205,7 +184,9 @@ Result<config::Layout> App::Impl::layout_of(const config::ModelSettings& model) 
   const std::vector<model::Device*> found = devices_of(model.devices);
   model::ModelResources resources{quants, found, std::nullopt};
   if (transport) resources.collective = transport->collective;
-  return choose_layout(model, settings.speculation, resources);
+  LUNA_TRY(const auto policy, make_policy(*catalog, settings));
+  return choose_layout(
+      model, settings.speculation, resources, {.policy_slices = engine::does_slice(policy)});
 }
 
 Result<void> App::Impl::open_cluster() {
@@ -237,7 +218,7 @@ Result<ModelParts> App::Impl::parts_of(const config::ModelSettings& wanted) {
   ModelParts parts;
   for (const std::vector<std::string>& names : wanted.device_groups())
     parts.groups.push_back(devices_of(names));
-  LUNA_TRY(parts.scheduler, make_scheduler());
+  LUNA_TRY(parts.scheduler, make_policy(*catalog, settings));
   if (settings.scheduler.record) {
     LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
   }
@@ -317,7 +298,7 @@ Result<std::unique_ptr<ServedModel>> App::Impl::load_on(const config::ModelSetti
 }
 
 Result<void> App::Impl::balance_roles() {
-  LUNA_TRY(const auto policy, make_scheduler());
+  LUNA_TRY(const auto policy, make_policy(*catalog, settings));
   LUNA_TRY(role_balance, RoleBalance::create(settings, policy));
   if (role_balance) metrics.set_roles(role_balance->sources());
   return {};

@@ -1,9 +1,11 @@
 #include "core/app/layout_choice.hpp"
 
 #include "core/app/devices.hpp"
+#include "core/app/policy.hpp"
 #include "core/app/served_model.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/log.hpp"
+#include "core/engine/scheduler_gate.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/host_services.hpp"
 
@@ -62,7 +64,9 @@ class OpenParts {
         if (opened.device->name() == name) devices.push_back(opened.device.get());
     model::ModelResources resources{quants_, devices, std::nullopt};
     if (transport_) resources.collective = transport_->collective;
-    return layout_problem(model, settings.speculation, resources);
+    LUNA_TRY(const auto policy, make_policy(*catalog_, settings));
+    return layout_problem(
+        model, settings.speculation, resources, {.policy_slices = engine::does_slice(policy)});
   }
 
  private:
@@ -78,8 +82,11 @@ class OpenParts {
 
 Result<model::LayoutProblem> layout_problem(const config::ModelSettings& settings,
                                             const config::SpeculationSettings& speculation,
-                                            const model::ModelResources& resources) {
+                                            const model::ModelResources& resources,
+                                            const LayoutTerms& terms) {
   LUNA_TRY(model::ModelOptions options, model_options(settings, speculation));
+  if (terms.policy_slices && resources.collective && could_slice(settings, resources.devices))
+    options.n_slice_peers = static_cast<std::uint32_t>(resources.devices.size()) - 1;
   options.layers.reset();
   options.speed.probe = true;
   return model::Model::describe_layout(options, resources);
@@ -87,8 +94,10 @@ Result<model::LayoutProblem> layout_problem(const config::ModelSettings& setting
 
 Result<config::Layout> choose_layout(const config::ModelSettings& settings,
                                      const config::SpeculationSettings& speculation,
-                                     const model::ModelResources& resources) {
-  LUNA_TRY(const model::LayoutProblem problem, layout_problem(settings, speculation, resources));
+                                     const model::ModelResources& resources,
+                                     const LayoutTerms& terms) {
+  LUNA_TRY(const model::LayoutProblem problem,
+           layout_problem(settings, speculation, resources, terms));
   LUNA_TRY(const model::LayoutChoice choice, model::choose_layout(problem));
   logger("model")->info("layout chosen model={} layout={} reason=\"{}\"",
                         settings.name,

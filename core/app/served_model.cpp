@@ -167,14 +167,9 @@ class TemplateRenderer final : public pipeline::ChatRenderer {
 /// Whether the policy slices, and all devices could: each then keeps room for messages of the
 /// others.
 bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
-  const auto offers = [](const model::Device* device) {
-    return device->planner() == nullptr && device->extension(LUNA_EXT_SLICES) != nullptr &&
-           device->extension(LUNA_EXT_KV_BLOCKS) != nullptr;
-  };
   return engine::does_slice(parts.scheduler) && parts.groups.size() > 1 && parts.collective &&
-         settings.prune_keep_percent == 100 &&
          std::ranges::all_of(parts.groups, [&](const std::vector<model::Device*>& devices) {
-           return std::ranges::all_of(devices, offers);
+           return could_slice(settings, devices);
          });
 }
 
@@ -198,6 +193,14 @@ void set_wake(void* signal) {
 }
 
 }  // namespace
+
+bool could_slice(const config::ModelSettings& settings, std::span<model::Device* const> devices) {
+  return settings.prune_keep_percent == 100 &&
+         std::ranges::all_of(devices, [](const model::Device* device) {
+           return device->planner() == nullptr && device->extension(LUNA_EXT_SLICES) != nullptr &&
+                  device->extension(LUNA_EXT_KV_BLOCKS) != nullptr;
+         });
+}
 
 /// Members stand in the order in which they are built; they are destroyed in reverse.
 struct ServedModel::Impl {

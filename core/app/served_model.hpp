@@ -57,6 +57,10 @@ struct ModelParts {
 Result<model::ModelOptions> model_options(const config::ModelSettings& settings,
                                           const config::SpeculationSettings& speculation);
 
+/// Whether copies of the model on these devices, of one group or of several, could hold slices of
+/// each other's sequences.
+bool could_slice(const config::ModelSettings& settings, std::span<model::Device* const> devices);
+
 /// Owned by App. A resource.
 class ServedModel {
  public:

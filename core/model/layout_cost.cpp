@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNsPerS = 1e9;
 // A prompt needs a block and one to grow into.
-constexpr std::uint64_t kKvTokensMin = 64;
+constexpr std::uint64_t kKvBlocksMin = 2;
 constexpr double kGathersPerLayer = 4.0;
 // Norms, activations and what a step sets up are done by every device of a tensor split, whatever
 // its part of the columns: so much of a layer's time on one device.
@@ -28,22 +28,27 @@ struct Copies {
 
 struct Held {
   std::uint64_t weights = 0;
-  std::uint64_t outputs = 0;
+  std::uint64_t fixed = 0;     // activations, messages, outputs
   std::uint64_t kv_token = 0;  // bytes of a token in all of its layers
 };
 
-/// Tokens of KV that fit beside the rest, if any do.
-std::optional<std::uint64_t> kv_room(const LayoutDevice& device, const Held& held) {
-  const std::uint64_t taken = device.fixed_bytes + held.weights + held.outputs;
-  if (device.memory_bytes <= taken || held.kv_token == 0) return std::nullopt;
-  const std::uint64_t n_tokens = (device.memory_bytes - taken) / held.kv_token;
-  if (n_tokens < kKvTokensMin) return std::nullopt;
-  return n_tokens;
+/// Tokens of KV that fit beside the rest in whole blocks, if any do.
+std::optional<std::uint64_t> kv_room(const LayoutDevice& device,
+                                     const Held& held,
+                                     const LayoutBounds& bounds) {
+  const std::uint64_t taken = held.fixed + held.weights;
+  const std::uint64_t block_bytes = held.kv_token * bounds.kv_block_tokens;
+  if (device.memory_bytes <= taken || block_bytes == 0) return std::nullopt;
+  std::uint64_t n_blocks = (device.memory_bytes - taken) / block_bytes;
+  if (bounds.kv_tokens_max)
+    n_blocks = std::min(n_blocks, *bounds.kv_tokens_max / bounds.kv_block_tokens);
+  if (n_blocks < kKvBlocksMin) return std::nullopt;
+  return n_blocks * bounds.kv_block_tokens;
 }
 
 std::string no_room(std::size_t device, const LayoutDevice& at, const Held& held) {
   return "device " + std::to_string(device) + " has " + bytes_text(at.memory_bytes) + ", " +
-         bytes_text(held.weights + held.outputs + at.fixed_bytes) +
+         bytes_text(held.weights + held.fixed) +
          " of it taken by weights, activations and outputs: no room for KV";
 }
 
@@ -51,15 +56,17 @@ CopyForecast bounded_copy(const LayoutProblem& problem) {
   CopyForecast copy;
   copy.n_sequences_max = problem.bounds.n_sequences_max;
   copy.step_tokens_max = problem.bounds.step_tokens_max;
+  copy.kv_block_tokens = problem.bounds.kv_block_tokens;
   copy.cost.host_step_ns = problem.bounds.host_step_ns;
   copy.cost.host_row_ns = problem.bounds.host_row_ns;
   return copy;
 }
 
-Held whole_copy(const LayoutModel& model) {
+Held whole_copy(const LayoutModel& model, const LayoutDevice& device) {
   return {.weights = model.n_layers * model.layer_bytes + model.embedding_bytes +
                      (model.tied_head ? 0 : model.head_bytes),
-          .outputs = model.output_bytes,
+          .fixed = device.copy_fixed_bytes + model.n_layers * device.layer_fixed_bytes +
+                   device.slice_bytes + model.output_bytes,
           .kv_token = model.n_layers * model.kv_token_bytes};
 }
 
@@ -67,8 +74,8 @@ Copies make_replicas(const LayoutProblem& problem) {
   Copies made;
   for (std::size_t d = 0; d < problem.devices.size(); ++d) {
     const LayoutDevice& device = problem.devices[d];
-    const Held held = whole_copy(problem.model);
-    const auto room = kv_room(device, held);
+    const Held held = whole_copy(problem.model, device);
+    const auto room = kv_room(device, held, problem.bounds);
     if (!room) return {{}, no_room(d, device, held)};
     CopyForecast& copy = made.copies.emplace_back(bounded_copy(problem));
     copy.kv_tokens = *room;
@@ -103,11 +110,12 @@ Copies make_pipeline(const LayoutProblem& problem) {
     const bool is_first = d == 0;
     const bool is_last = d + 1 == n;
     Held held{.weights = layers[d] * model.layer_bytes,
+              .fixed = device.part_fixed_bytes + layers[d] * device.layer_fixed_bytes,
               .kv_token = layers[d] * model.kv_token_bytes};
     if (is_first) held.weights += model.embedding_bytes;
     if (is_last && !(is_first && model.tied_head)) held.weights += model.head_bytes;
-    if (is_last) held.outputs = n * model.output_bytes;  // a step in flight has its own
-    const auto own = kv_room(device, held);
+    if (is_last) held.fixed += n * model.output_bytes;  // a step in flight has its own
+    const auto own = kv_room(device, held, problem.bounds);
     if (!own) return {{}, no_room(d, device, held)};
     room = std::min(room.value_or(*own), *own);
     copy.cost.stages.push_back({.speed = device.speed,
@@ -142,10 +150,11 @@ Copies make_tensor(const LayoutProblem& problem) {
     // The first get the heads that are over; the last has the embedding and the outputs.
     const std::uint64_t n_heads = model.n_kv_heads / n + (d < model.n_kv_heads % n ? 1 : 0);
     Held held{.weights = (model.n_layers * model.layer_bytes + model.head_bytes) / n,
+              .fixed = device.part_fixed_bytes + model.n_layers * device.layer_fixed_bytes,
               .kv_token = model.n_layers * model.kv_token_bytes * n_heads / model.n_kv_heads};
     if (is_last) held.weights += model.embedding_bytes;
-    if (is_last) held.outputs = model.output_bytes;
-    const auto own = kv_room(device, held);
+    if (is_last) held.fixed += model.output_bytes;
+    const auto own = kv_room(device, held, problem.bounds);
     if (!own) return {{}, no_room(d, device, held)};
     room = std::min(room.value_or(*own), *own);
     const double share = kTensorRepeated + (1.0 - kTensorRepeated) * even;
@@ -175,6 +184,13 @@ Copies make_copies(const LayoutProblem& problem, Layout layout) {
   return {};
 }
 
+std::uint64_t smallest_room(const Copies& made) {
+  std::uint64_t n_tokens = made.copies.empty() ? 0 : made.copies.front().kv_tokens;
+  for (const CopyForecast& copy : made.copies)
+    n_tokens = std::min(n_tokens, copy.kv_tokens);
+  return n_tokens;
+}
+
 template <typename Run>
 LayoutForecast forecast(const LayoutProblem& problem, Layout layout, const Run& run) {
   LayoutForecast made;
@@ -183,13 +199,17 @@ LayoutForecast forecast(const LayoutProblem& problem, Layout layout, const Run& 
   made.impossible = std::move(copies.impossible);
   if (!made.impossible.empty()) return made;
   made.n_copies = static_cast<std::uint32_t>(copies.copies.size());
-  made.kv_tokens = copies.copies.front().kv_tokens;
-  for (const CopyForecast& copy : copies.copies)
-    made.kv_tokens = std::min(made.kv_tokens, copy.kv_tokens);
+  made.kv_tokens = smallest_room(copies);
   ForecastOptions options;
-  if (layout == Layout::replicas) options.n_copies_at_once = problem.bounds.n_devices_at_once;
+  options.n_requests = problem.n_requests;
+  options.n_at_once = problem.bounds.n_devices_at_once;
   made.best = run(copies.copies, options);
   return made;
+}
+
+bool serves_more(const LoadForecast& a, const LoadForecast& b) {
+  if (a.requests_per_s != b.requests_per_s) return a.requests_per_s > b.requests_per_s;
+  return a.requests_per_s == 0.0 && a.refused_ratio < b.refused_ratio;
 }
 
 std::string number(double value) {
@@ -252,6 +272,10 @@ LayoutForecast forecast_layout_at(const LayoutProblem& problem, Layout layout, d
                   });
 }
 
+std::uint64_t kv_tokens_of(const LayoutProblem& problem, Layout layout) {
+  return smallest_room(make_copies(problem, layout));
+}
+
 double time_alone_ns(const LayoutProblem& problem) {
   for (const Layout layout : {Layout::replicas, Layout::pipeline}) {
     const Copies copies = make_copies(problem, layout);
@@ -271,7 +295,7 @@ Result<LayoutChoice> choose_layout(const LayoutProblem& problem) {
   for (const LayoutForecast& made : choice.forecasts) {
     reasons += (reasons.empty() ? "" : "; ") + describe(made);
     if (!made.impossible.empty()) continue;
-    if (best == nullptr || made.best.requests_per_s > best->best.requests_per_s) best = &made;
+    if (best == nullptr || serves_more(made.best, best->best)) best = &made;
   }
   if (best == nullptr) return Error{Code::exhausted, reasons};
   choice.layout = best->layout;

@@ -7,6 +7,7 @@
 #include <luna/result.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,7 +42,12 @@ struct LayoutModel {
 struct LayoutDevice {
   DeviceSpeed speed;
   std::uint64_t memory_bytes = 0;  ///< what the model may take of it
-  std::uint64_t fixed_bytes = 0;   ///< of it for activations and messages
+  /// Of it for activations and messages, where the device has a part of the model.
+  std::uint64_t part_fixed_bytes = 0;
+  std::uint64_t copy_fixed_bytes = 0;   ///< the same where it has a whole copy
+  std::uint64_t layer_fixed_bytes = 0;  ///< more for each layer that it has
+  /// Beside them, where copies hold slices of each other's sequences.
+  std::uint64_t slice_bytes = 0;
 };
 
 /// Between any two of the devices.
@@ -59,7 +65,10 @@ struct LayoutLink {
 struct LayoutBounds {
   std::uint32_t n_sequences_max = 0;
   std::uint32_t step_tokens_max = 0;
-  /// Devices that compute at full speed at one time: fewer than there are, where they share cores.
+  std::uint32_t kv_block_tokens = 32;
+  std::optional<std::uint64_t> kv_tokens_max;  ///< of a copy; none: all memory that is left
+  /// Devices that compute at full speed at one time: fewer than there are, where they share cores;
+  /// more, where engines have cores beside them.
   double n_devices_at_once = 0.0;
   /// The engine's own work between two steps, and for each sequence in them.
   double host_step_ns = kHostStepNs;
@@ -80,6 +89,7 @@ struct LayoutProblem {
   ExpectedLoad load;
   /// The layers of each device in a pipeline; empty: as many on each, the last get one less.
   std::vector<std::uint32_t> pipeline_layers;
+  std::uint32_t n_requests = 1'000;  ///< of the load, that a forecast runs
 };
 
 /// What one layout is expected to do.
@@ -98,6 +108,9 @@ struct LayoutForecast {
 LayoutForecast forecast_layout(const LayoutProblem& problem, Layout layout, double p95_limit_ns);
 LayoutForecast forecast_layout_at(const LayoutProblem& problem, Layout layout, double rate_per_s);
 
+/// Room of a copy in tokens of KV, of the smallest one; 0: the layout cannot be.
+std::uint64_t kv_tokens_of(const LayoutProblem& problem, Layout layout);
+
 /// The mean time of a request that has one device with a whole copy to itself, its history in the
 /// prefix cache; where no device holds a copy, of one that has the pipeline to itself. P95 limits
 /// are multiples of it.
@@ -113,7 +126,9 @@ struct LayoutChoice {
   std::string reason;                     ///< one sentence with the numbers
 };
 
-/// Takes the layout with the highest rate within kP95LimitFactor times alone.
+/// Takes the layout with the highest rate within kP95LimitFactor times alone; where none has any,
+/// the one that refuses least. Requests that no copy alone has room for are refused here, though a
+/// policy that slices may serve them.
 /// Errors  invalid_argument: no devices; exhausted: no layout fits, with each one's reason
 Result<LayoutChoice> choose_layout(const LayoutProblem& problem);
 

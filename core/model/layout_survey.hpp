@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/model/device.hpp"
+#include "core/model/device_link.hpp"
 #include "core/model/layout_cost.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/program_builder.hpp"
@@ -10,6 +11,7 @@
 #include <luna/result.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,8 +29,9 @@ struct SurveySubject {
   const ModelConfig* config = nullptr;
   WeightFile* file = nullptr;  ///< the tensors that are measured are opened
   QuantInstances quants;
-  ProgramOptions program;
-  std::span<Device* const> devices;  ///< of this process, in layer order
+  ProgramOptions program;                ///< with peers, copies hold slices for each other
+  std::span<Device* const> devices;      ///< of this process, in layer order
+  std::optional<Collective> collective;  ///< needed for slices
 };
 
 /// A model on its devices before it is placed. A value.

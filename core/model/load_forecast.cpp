@@ -3,6 +3,7 @@
 #include "core/base/assert.hpp"
 #include "core/base/counter_rng.hpp"
 #include "core/model/virtual_copy.hpp"
+#include "core/model/virtual_devices.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +32,23 @@ std::uint32_t draw_length(std::uint32_t mean, double uniform) {
 }
 
 std::uint32_t draw_history(const ExpectedLoad& load, std::uint64_t seed, std::uint32_t session) {
+  if (!load.histories_differ) return load.reused;
   return draw_length(load.reused, uniform01(seed, kHistories, session).first);
+}
+
+/// Prompt and answer lose in proportion; each keeps a token.
+void shorten(VirtualRequest& request, std::uint32_t n_tokens_max) {
+  const std::uint32_t n_room = std::max(n_tokens_max, request.n_history + 2) - request.n_history;
+  const std::uint32_t n = request.n_prompt + request.n_output;
+  if (n <= n_room) return;
+  const auto n_prompt = static_cast<std::uint32_t>(std::uint64_t{request.n_prompt} * n_room / n);
+  request.n_prompt = std::clamp(n_prompt, 1U, n_room - 1);
+  request.n_output = n_room - request.n_prompt;
+}
+
+/// Of so many requests, those that may be late while the 95th percentile is not.
+std::size_t n_late_max(std::size_t n_requests) {
+  return n_requests / 20;
 }
 
 double stage_ns(const StageCost& stage, const StepWork& work) {
@@ -45,6 +62,14 @@ double stage_ns(const StageCost& stage, const StepWork& work) {
          stage.embedding_share * speed.embedding_row_ns * n_rows;
 }
 
+std::vector<VirtualCopy> make_copies(std::span<const CopyForecast> copies,
+                                     std::vector<VirtualRequest>& requests) {
+  std::vector<VirtualCopy> made;
+  for (const CopyForecast& copy : copies)
+    made.emplace_back(copy, requests);
+  return made;
+}
+
 /// A run in progress.
 class LoadRun {
  public:
@@ -52,70 +77,51 @@ class LoadRun {
           const ExpectedLoad& load,
           double rate_per_s,
           const ForecastOptions& options)
-      : load_(load), options_(options), gap_ns_(kNsPerS / rate_per_s), is_busy_(load.users) {
-    for (const CopyForecast& copy : copies) {
-      copies_.emplace_back(copy, requests_);
-      works_.emplace_back();
-    }
+      : load_(load),
+        options_(options),
+        gap_ns_(kNsPerS / rate_per_s),
+        n_warm_up_(options.n_requests / kWarmUpShare),
+        copies_(make_copies(copies, requests_)),
+        devices_(copies_, options.n_at_once),
+        is_busy_(load.users) {
     requests_.reserve(options.n_requests);
-    for (std::uint32_t session = 0; session < load.users; ++session)
+    for (const CopyForecast& copy : copies)
+      n_devices_ += static_cast<double>(copy.cost.stages.size());
+    for (std::uint32_t session = 0; load.reused > 0 && session < load.users; ++session)
       copies_[session % copies_.size()].warm(session, draw_history(load, options.seed, session));
   }
 
   LoadForecast run() {
     arrive_next();
-    while (n_open_ > 0 || has_arrival_) {
-      const double end = next_end();
-      if (has_arrival_ && arrival_ns_ <= end) {
-        advance(arrival_ns_);
+    while ((n_open_ > 0 || has_arrival_) && !is_lost()) {
+      const double end_ns = devices_.next_end_ns();
+      if (has_arrival_ && arrival_ns_ <= end_ns) {
+        devices_.advance(arrival_ns_);
         take_arrival();
-      } else {
-        advance(end);
-        end_steps();
+        continue;
       }
+      LUNA_VERIFY(end_ns < std::numeric_limits<double>::infinity());
+      devices_.advance(end_ns);
+      finished_.clear();
+      devices_.end_next(finished_);
+      for (const std::uint32_t idx : finished_)
+        finish(requests_[idx], idx);
     }
     return summary();
   }
 
  private:
-  /// A copy's step under way; at full speed it would take so much longer.
-  struct Work {
-    std::optional<double> left_ns;
-  };
-
-  [[nodiscard]] std::size_t n_computing() const {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(works_, [](const Work& work) { return work.left_ns.has_value(); }));
-  }
-  [[nodiscard]] double speed() const {
-    const auto n = static_cast<double>(n_computing());
-    return n <= options_.n_copies_at_once ? 1.0 : options_.n_copies_at_once / n;
-  }
-  [[nodiscard]] double next_end() const {
-    double least = std::numeric_limits<double>::infinity();
-    for (const Work& work : works_)
-      if (work.left_ns) least = std::min(least, *work.left_ns);
-    return now_ns_ + least / speed();
-  }
-  void advance(double to_ns) {
-    const double done_ns = (to_ns - now_ns_) * speed();
-    busy_ns_ += (to_ns - now_ns_) * static_cast<double>(n_computing());
-    for (Work& work : works_)
-      if (work.left_ns) *work.left_ns -= done_ns;
-    now_ns_ = to_ns;
-  }
-
   void arrive_next() {
     has_arrival_ = requests_.size() + n_refused_ < options_.n_requests &&
                    n_arrivals_ < std::uint64_t{options_.n_requests} * kArrivalsPerRequestMax;
     if (!has_arrival_) return;
     const double uniform = uniform01(options_.seed, kArrivals, n_arrivals_).first;
-    arrival_ns_ = now_ns_ - std::log1p(-uniform) * gap_ns_;
+    arrival_ns_ = devices_.now_ns() - std::log1p(-uniform) * gap_ns_;
   }
 
   void take_arrival() {
     const double who = uniform01(options_.seed, kArrivals, n_arrivals_++).second;
-    last_arrival_ns_ = now_ns_;
+    last_arrival_ns_ = devices_.now_ns();
     if (!load_.users_wait) {
       submit(std::min(load_.users - 1, static_cast<std::uint32_t>(who * load_.users)));
     } else if (n_open_ < load_.users) {
@@ -132,22 +138,26 @@ class LoadRun {
 
   void submit(std::uint32_t user) {
     VirtualRequest request;
-    request.arrived_ns = now_ns_;
+    request.arrived_ns = devices_.now_ns();
     request.session = user;
     request.n_history = draw_history(load_, options_.seed, user);
     const auto lengths = uniform01(options_.seed, kLengths, requests_.size() + n_refused_);
     request.n_prompt = draw_length(load_.prompt, lengths.first);
     request.n_output = draw_length(load_.output, lengths.second);
+    if (load_.request_tokens_max) shorten(request, *load_.request_tokens_max);
     const std::size_t copy = route(user);
     if (!copies_[copy].has_room_ever(request)) {
       ++n_refused_;
+      if (requests_.size() + n_refused_ > n_warm_up_)
+        times_ns_.push_back(std::numeric_limits<double>::infinity());
       return;
     }
     is_busy_[user] = true;
     ++n_open_;
     requests_.push_back(request);
+    if (!steady_since_ns_ && requests_.size() > n_warm_up_) steady_since_ns_ = devices_.now_ns();
     copies_[copy].add(static_cast<std::uint32_t>(requests_.size() - 1));
-    if (!works_[copy].left_ns) works_[copy].left_ns = copies_[copy].begin_step();
+    devices_.wake(copy);
   }
   [[nodiscard]] std::size_t route(std::uint32_t user) const {
     if (load_.reused > 0) return user % copies_.size();
@@ -156,70 +166,86 @@ class LoadRun {
     return static_cast<std::size_t>(least - copies_.begin());
   }
 
-  void end_steps() {
-    for (std::size_t c = 0; c < copies_.size(); ++c) {
-      if (!works_[c].left_ns || *works_[c].left_ns > 1e-3) continue;  // ns: what rounding leaves
-      finished_.clear();
-      copies_[c].end_step(finished_);
-      for (const std::uint32_t idx : finished_)
-        finish(requests_[idx], idx);
-      works_[c].left_ns.reset();
-      if (copies_[c].has_work()) works_[c].left_ns = copies_[c].begin_step();
-    }
-  }
   void finish(const VirtualRequest& request, std::uint32_t idx) {
     --n_open_;
     is_busy_[request.session] = false;
-    if (now_ns_ <= last_arrival_ns_ || has_arrival_) {
+    if (steady_since_ns_ && has_arrival_) {
       ++n_answered_;
       n_answer_tokens_ += request.n_output;
     }
-    if (idx >= options_.n_requests / kWarmUpShare)
-      times_ns_.push_back(now_ns_ - request.arrived_ns);
+    if (idx < n_warm_up_) return;
+    const double ns = devices_.now_ns() - request.arrived_ns;
+    times_ns_.push_back(ns);
+    answered_ns_ += ns;
+    ++n_timed_;
+    if (options_.p95_limit_ns && ns > *options_.p95_limit_ns) ++n_late_;
+  }
+  /// Whether more are late already than may be of all.
+  [[nodiscard]] bool is_lost() const {
+    return options_.p95_limit_ns && n_late_ > n_late_max(options_.n_requests - n_warm_up_);
   }
 
   [[nodiscard]] LoadForecast summary() {
     LoadForecast f;
-    const double span_s = last_arrival_ns_ / kNsPerS;
-    f.requests_per_s = static_cast<double>(n_answered_) / span_s;
-    f.tokens_per_s = static_cast<double>(n_answer_tokens_) / span_s;
-    f.refused_ratio = static_cast<double>(n_refused_) / options_.n_requests;
-    f.busy_ratio = busy_ns_ / (now_ns_ * static_cast<double>(copies_.size()));
+    const double span_s = (last_arrival_ns_ - steady_since_ns_.value_or(0.0)) / kNsPerS;
+    if (span_s > 0.0) {
+      f.requests_per_s = static_cast<double>(n_answered_) / span_s;
+      f.tokens_per_s = static_cast<double>(n_answer_tokens_) / span_s;
+    }
+    f.refused_ratio = static_cast<double>(n_refused_) /
+                      static_cast<double>(std::max<std::size_t>(1, requests_.size() + n_refused_));
+    f.busy_ratio =
+        devices_.ops_ns() / (devices_.now_ns() * std::min(n_devices_, options_.n_at_once));
+    fill_totals(f);
+    if (n_timed_ > 0) f.mean_ns = answered_ns_ / static_cast<double>(n_timed_);
+    f.p95_ns = std::numeric_limits<double>::infinity();
+    if (times_ns_.empty() || is_lost()) return f;
+    const std::size_t rank = times_ns_.size() - n_late_max(times_ns_.size()) - 1;
+    std::ranges::nth_element(times_ns_, times_ns_.begin() + static_cast<std::ptrdiff_t>(rank));
+    f.p95_ns = times_ns_[rank];
+    return f;
+  }
+  void fill_totals(LoadForecast& f) const {
     VirtualCopy::Totals all;
     for (const VirtualCopy& copy : copies_) {
-      all.n_reused += copy.totals().n_reused;
-      all.n_found += copy.totals().n_found;
-      all.n_decoded += copy.totals().n_decoded;
-      all.n_steps += copy.totals().n_steps;
+      const VirtualCopy::Totals& one = copy.totals();
+      all.n_prompt += one.n_prompt;
+      all.n_reused += one.n_reused;
+      all.n_found += one.n_found;
+      all.n_recomputed += one.n_recomputed;
+      all.n_steps += one.n_steps;
+      all.n_step_seqs += one.n_step_seqs;
+      all.n_decoding += one.n_decoding;
     }
-    if (all.n_reused > 0) f.found_ratio = all.n_found / all.n_reused;
-    if (all.n_steps > 0) f.batch_mean = all.n_decoded / all.n_steps;
-    if (times_ns_.empty()) return f;
-    for (const double ns : times_ns_)
-      f.mean_ns += ns / static_cast<double>(times_ns_.size());
-    const auto rank = static_cast<std::ptrdiff_t>(times_ns_.size() * 95 / 100);
-    std::ranges::nth_element(times_ns_, times_ns_.begin() + rank);
-    f.p95_ns = times_ns_[static_cast<std::size_t>(rank)];
-    return f;
+    const auto ratio = [](double part, double whole) { return whole > 0.0 ? part / whole : 0.0; };
+    f.found_ratio = ratio(all.n_found, all.n_reused);
+    f.hit_ratio = ratio(all.n_found, all.n_prompt);
+    f.batch_mean = ratio(all.n_decoding, all.n_steps);
+    f.step_seqs_mean = ratio(all.n_step_seqs, all.n_steps);
+    f.recomputed_mean = ratio(all.n_recomputed, static_cast<double>(requests_.size()));
   }
 
   const ExpectedLoad& load_;
   const ForecastOptions& options_;
   const double gap_ns_;
+  const std::size_t n_warm_up_;
   std::vector<VirtualRequest> requests_;
   std::vector<VirtualCopy> copies_;
-  std::vector<Work> works_;    // by copy
+  VirtualDevices devices_;
+  double n_devices_ = 0.0;
   std::vector<bool> is_busy_;  // by user
   std::vector<std::uint32_t> finished_;
-  std::vector<double> times_ns_;
-  double now_ns_ = 0.0;
+  std::vector<double> times_ns_;  // of those after the warm-up; infinite: refused
+  double answered_ns_ = 0.0;      // of these, those that were answered, summed
+  std::size_t n_timed_ = 0;
+  std::size_t n_late_ = 0;
   double arrival_ns_ = 0.0;
   double last_arrival_ns_ = 0.0;
-  double busy_ns_ = 0.0;
   bool has_arrival_ = false;
   std::uint64_t n_arrivals_ = 0;
   std::uint32_t n_open_ = 0;
   std::uint32_t n_refused_ = 0;
+  std::optional<double> steady_since_ns_;  // until the last arrival, answers are counted
   std::uint64_t n_answered_ = 0;
   std::uint64_t n_answer_tokens_ = 0;
 };
@@ -237,28 +263,50 @@ double RowTimes::at(double n_rows) const {
   return a.ns + (b.ns - a.ns) * (n_rows - a.n_rows) / (b.n_rows - a.n_rows);
 }
 
-double CopyCost::round_ns(const StepWork& work) const {
+double CopyCost::host_ns(const StepWork& work) const {
+  return host_step_ns + host_row_ns * (work.n_decoding + work.n_prompt_ends);
+}
+
+/// What a step takes beside ops.
+double CopyCost::outside_ns(const StepWork& work) const {
   const double n_rows = work.n_decoding + work.n_prompt_rows;
-  const auto n_stages = static_cast<double>(stages.size());
-  const double n_lanes = side_by_side ? 1.0 : std::max(1.0, std::min(n_stages, n_rows));
-  const StepWork lane = {work.n_decoding / n_lanes,
-                         work.n_prompt_rows / n_lanes,
-                         work.n_prompt_ends / n_lanes,
-                         work.n_kv_tokens / n_lanes,
-                         work.n_prompt_kv_tokens / n_lanes};
+  return host_ns(work) + message_ns + message_row_ns * n_rows;
+}
+
+double CopyCost::ops_ns(const StepWork& work) const {
+  double sum_ns = 0.0;
+  for (const StageCost& stage : stages)
+    sum_ns += stage_ns(stage, work);
+  return sum_ns;
+}
+
+void CopyCost::fill_station_ns(const StepWork& work, std::span<double> station_ns) const {
+  LUNA_ASSERT(station_ns.size() == n_stations());
+  if (n_lanes() == 1) {
+    station_ns[0] = round_ns(work);
+    return;
+  }
+  const double messages_ns =
+      (outside_ns(work) - host_ns(work)) / static_cast<double>(n_lanes() - 1);
+  station_ns[0] = host_ns(work);
+  for (std::size_t d = 0; d < stages.size(); ++d)
+    station_ns[d + 1] = stage_ns(stages[d], work) + (d > 0 ? messages_ns : 0.0);
+}
+
+double CopyCost::round_ns(const StepWork& work) const {
   double slowest_ns = 0.0;
   double sum_ns = 0.0;
   for (const StageCost& stage : stages) {
-    const double ns = stage_ns(stage, lane);
+    const double ns = stage_ns(stage, work);
     slowest_ns = std::max(slowest_ns, ns);
     sum_ns += ns;
   }
-  const double outside_ns = message_ns + message_row_ns * n_rows / n_lanes + host_step_ns +
-                            host_row_ns * (lane.n_decoding + lane.n_prompt_ends);
-  if (side_by_side) return std::max(slowest_ns, sum_ns / n_devices_at_once) + outside_ns;
-  return std::max({n_lanes * slowest_ns,
-                   sum_ns + outside_ns,
-                   n_lanes * (sum_ns + outside_ns) / n_devices_at_once});
+  const double beside_ns = outside_ns(work);
+  if (side_by_side) return std::max(slowest_ns, sum_ns / n_devices_at_once) + beside_ns;
+  const auto n_steps = static_cast<double>(n_lanes());
+  return std::max({n_steps * slowest_ns,
+                   sum_ns + beside_ns,
+                   n_steps * (sum_ns + beside_ns) / n_devices_at_once});
 }
 
 LoadForecast run_load(std::span<const CopyForecast> copies,
@@ -276,17 +324,19 @@ double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load) {
   request.n_output = std::max(1U, load.output);
   std::vector<VirtualRequest> requests = {request};
   CopyForecast roomy = copy;  // alone with enough: what room does is another question
-  roomy.kv_tokens = std::max(copy.kv_tokens, 2 * request.n_tokens() + 2 * copy.kv_block_tokens);
-  VirtualCopy alone(roomy, requests);
-  alone.warm(0, load.reused);
-  alone.add(0);
-  double ns = 0.0;
+  roomy.kv_tokens =
+      std::max<std::uint64_t>(copy.kv_tokens, 2 * (request.n_tokens() + copy.kv_block_tokens));
+  std::vector<VirtualCopy> alone = make_copies({&roomy, 1}, requests);
+  VirtualDevices devices(alone, copy.cost.n_devices_at_once);
+  alone.front().warm(0, load.reused);
+  alone.front().add(0);
+  devices.wake(0);
   std::vector<std::uint32_t> finished;
   while (finished.empty()) {
-    ns += alone.begin_step();
-    alone.end_step(finished);
+    devices.advance(devices.next_end_ns());
+    devices.end_next(finished);
   }
-  return ns;
+  return devices.now_ns();
 }
 
 LoadForecast highest_rate(std::span<const CopyForecast> copies,
@@ -294,23 +344,45 @@ LoadForecast highest_rate(std::span<const CopyForecast> copies,
                           double p95_limit_ns,
                           const ForecastOptions& options) {
   constexpr int kDoublingsMax = 24;
+  constexpr int kHalvingsMax = 16;
+  constexpr double kStart = 4.0;  // requests at a time on each device
   constexpr double kPrecision = 1.01;
-  double low = 0.25 * kNsPerS / time_alone_ns(copies.front(), load);
-  LoadForecast best = run_load(copies, load, low, options);
-  if (best.p95_ns > p95_limit_ns) return {};
-  double high = low;
-  for (int i = 0; i < kDoublingsMax; ++i) {
-    high = 2.0 * low;
-    const LoadForecast more = run_load(copies, load, high, options);
-    if (more.p95_ns > p95_limit_ns) break;
+  ForecastOptions limited = options;
+  limited.p95_limit_ns = p95_limit_ns;
+  const auto try_rate = [&](double rate_per_s) {
+    return run_load(copies, load, rate_per_s, limited);
+  };
+  // From above: a run beyond the limit ends early, one far below has many small steps.
+  double n_devices = 0.0;
+  for (const CopyForecast& copy : copies)
+    n_devices += static_cast<double>(copy.cost.stages.size());
+  double low = kStart * n_devices * kNsPerS / time_alone_ns(copies.front(), load);
+  LoadForecast best = try_rate(low);
+  double high = 0.0;  // beyond the limit; 0: not found yet
+  for (int i = 0; i < kHalvingsMax && best.p95_ns > p95_limit_ns; ++i) {
+    high = low;
+    low /= 2.0;
+    best = try_rate(low);
+  }
+  if (best.p95_ns > p95_limit_ns) {
+    best.requests_per_s = 0.0;
+    best.tokens_per_s = 0.0;
+    return best;
+  }
+  for (int i = 0; i < kDoublingsMax && high == 0.0; ++i) {
+    const LoadForecast more = try_rate(2.0 * low);
+    if (more.p95_ns > p95_limit_ns) {
+      high = 2.0 * low;
+      break;
+    }
     const bool grows = more.requests_per_s > kPrecision * best.requests_per_s;
-    low = high;
+    low *= 2.0;
     best = more;
     if (!grows) return best;  // every user waits for an answer all the time
   }
   while (high > kPrecision * low) {
     const double middle = std::sqrt(low * high);
-    const LoadForecast tried = run_load(copies, load, middle, options);
+    const LoadForecast tried = try_rate(middle);
     if (tried.p95_ns > p95_limit_ns) {
       high = middle;
     } else {

@@ -2,7 +2,9 @@
 // measured.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,7 +40,7 @@ struct DeviceSpeed {
 };
 
 /// What clients are expected to send. Lengths are means in tokens; each is drawn uniformly between
-/// half and one and a half of its mean. Arrivals are Poisson's.
+/// half and one and a half of its mean. Arrivals are Poisson's. A value.
 struct ExpectedLoad {
   std::uint32_t prompt = 128;  ///< new in a request
   std::uint32_t reused = 512;  ///< before it: the history of its session; 0: requests share nothing
@@ -47,9 +49,13 @@ struct ExpectedLoad {
   std::uint32_t users = 32;
   /// Each waits for one answer at a time; false: requests come at their rate whatever is open.
   bool users_wait = true;
+  /// Sessions' histories differ as other lengths do; false: each has the mean.
+  bool histories_differ = true;
+  /// What is longer with all its tokens loses some of prompt and answer; none: nothing does.
+  std::optional<std::uint32_t> request_tokens_max{};
 };
 
-/// A step, or the steps in flight of a round, as its cost sees it.
+/// A step as its cost sees it. A value.
 struct StepWork {
   double n_decoding = 0.0;  ///< sequences with one row each, whose logits are wanted
   double n_prompt_rows = 0.0;
@@ -77,15 +83,28 @@ struct CopyCost {
   double host_step_ns = 0.0;
   double host_row_ns = 0.0;
 
-  /// From the plan of a token to the plan of the next.
+  /// Steps that may be in flight.
+  [[nodiscard]] std::size_t n_lanes() const { return side_by_side ? 1 : stages.size(); }
+  /// Places that a step passes, each with one step at a time: devices in a row, before them the
+  /// engine, which works on a step while they work on others; else one for all.
+  [[nodiscard]] std::size_t n_stations() const { return n_lanes() > 1 ? n_lanes() + 1 : 1; }
+  /// station_ns  [n_stations]
+  void fill_station_ns(const StepWork& work, std::span<double> station_ns) const;
+  /// Inside ops, all devices together.
+  [[nodiscard]] double ops_ns(const StepWork& work) const;
+  /// From the plan of a token to the plan of the next, when all steps in flight are such.
   [[nodiscard]] double round_ns(const StepWork& work) const;
+
+ private:
+  [[nodiscard]] double outside_ns(const StepWork& work) const;
+  [[nodiscard]] double host_ns(const StepWork& work) const;
 };
 
 /// A copy of the model with its engine.
 struct CopyForecast {
   CopyCost cost;
   std::uint64_t kv_tokens = 0;
-  std::uint32_t kv_block_tokens = 32;  ///< histories are found in whole blocks
+  std::uint32_t kv_block_tokens = 32;
   std::uint32_t n_sequences_max = 0;
   std::uint32_t step_tokens_max = 0;
   /// A step with prompts beside sequences that decode ends within it, as far as it can. What the
@@ -96,17 +115,24 @@ struct CopyForecast {
 struct ForecastOptions {
   std::uint32_t n_requests = 1'000;
   std::uint64_t seed = 1;
-  double n_copies_at_once = 1e9;  ///< that compute at full speed at one time
+  /// Devices, and engines beside devices in a row, that compute at full speed at one time.
+  double n_at_once = 1e9;
+  /// A run ends as soon as its P95 is certain to be beyond; none: it goes to its end.
+  std::optional<double> p95_limit_ns{};
 };
 
 struct LoadForecast {
   double requests_per_s = 0.0;  ///< answered
   double tokens_per_s = 0.0;    ///< of answers
-  double p95_ns = 0.0;
-  double mean_ns = 0.0;
-  double found_ratio = 0.0;    ///< of the reused tokens, those whose KV was there
-  double batch_mean = 0.0;     ///< sequences that decode, in the steps of a copy
-  double busy_ratio = 0.0;     ///< of the time, that a copy computes
+  double p95_ns = 0.0;          ///< infinite: a request in twenty was refused, or the run was ended
+  double mean_ns = 0.0;         ///< of those that were answered
+  double found_ratio = 0.0;     ///< of the reused tokens, those whose KV was there
+  double hit_ratio = 0.0;       ///< of all tokens of prompts, the same
+  double batch_mean = 0.0;      ///< sequences that decode, in a copy, as a step begins
+  double step_seqs_mean = 0.0;  ///< sequences in a step
+  /// Tokens computed again after pre-emption, a request.
+  double recomputed_mean = 0.0;
+  double busy_ratio = 0.0;     ///< inside ops, of the time of min(devices, n_at_once)
   double refused_ratio = 0.0;  ///< of the requests, those that no copy has room for
 };
 
@@ -117,9 +143,11 @@ LoadForecast run_load(std::span<const CopyForecast> copies,
                       double rate_per_s,
                       const ForecastOptions& options);
 
-/// The highest rate whose P95 stays within the limit, to 1 %.
+/// The highest rate whose P95 stays within the limit, to 1 %. Who is refused is late.
 ///
-/// Returns  what the load looks like at it; all 0 where one request alone takes longer
+/// Returns  what the load looks like at it; at a rate of 0, where none is, what it looks like at
+/// the
+///          lowest that was tried
 LoadForecast highest_rate(std::span<const CopyForecast> copies,
                           const ExpectedLoad& load,
                           double p95_limit_ns,

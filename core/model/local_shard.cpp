@@ -151,43 +151,14 @@ Result<void> LocalShard::plan_memory() {
     LUNA_TRY(message_bytes, link_->bytes(link_terms(order_, config_)));
   }
   if (order_.program.n_slice_peers > 0) {
-    LUNA_TRY(const std::uint64_t slice_bytes, plan_slices());
-    message_bytes += slice_bytes;
+    LUNA_TRY(const SlicePlan slices,
+             plan_slices(
+                 *parts_.device, parts_.collective, draft_->program, order_.program.n_slice_peers));
+    shard_.slices = slices.access;
+    message_bytes += slices.bytes;
   }
   LUNA_TRY(memory_, measure_shard(config_, *draft_, order_.program, message_bytes));
   return {};
-}
-
-/// What it takes to be a guest of every peer, and their owner.
-Result<std::uint64_t> LocalShard::plan_slices() {
-  const Device& device = *parts_.device;
-  const auto* calls = static_cast<const luna_slices_if*>(device.extension(LUNA_EXT_SLICES));
-  if (calls == nullptr || !parts_.collective) {
-    return Error{Code::unsupported,
-                 "device " + device.name() +
-                     ": slices need a backend that offers " LUNA_EXT_SLICES
-                     " and a transport that offers " LUNA_EXT_COLLECTIVE};
-  }
-  const auto slot = draft_->program.bound_slot(LUNA_SLOT_SLICES);
-  if (!slot) {
-    return Error{Code::unsupported,
-                 "device " + device.name() + ": slices need whole layers on a device"};
-  }
-  const luna_program program = draft_->program.abi();
-  luna_err err = make_err();
-  const std::string where = "device " + device.name() + ": slices";
-  shard_.slices.table = calls;
-  shard_.slices.slot = *slot;
-  LUNA_TRY(
-      to_result(calls->message_bytes(device.handle(), &program, &shard_.slices.message_bytes, &err),
-                err,
-                where));
-  std::uint64_t service_bytes = 0;
-  LUNA_TRY(
-      to_result(calls->service_bytes(device.handle(), &program, &service_bytes, &err), err, where));
-  LUNA_TRY(const std::uint64_t end_bytes,
-           SliceLinks::end_bytes(*parts_.collective, shard_.slices.message_bytes));
-  return order_.program.n_slice_peers * (service_bytes + 2 * end_bytes);
 }
 
 const std::string& LocalShard::address() const {

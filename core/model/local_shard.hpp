@@ -79,7 +79,6 @@ class LocalShard final : public DeviceShard {
   [[nodiscard]] std::string key_of(const std::string& weight) const {
     return WeightStore::key(order_.identity, order_.program.numerics, weight);
   }
-  [[nodiscard]] Result<std::uint64_t> plan_slices();
   Result<void> compile();
   Result<Buffer> alloc(std::uint32_t kind, std::uint64_t bytes);
   Result<void> bind_outputs(StepOutputs& outputs, std::vector<luna_bind>& binds);

@@ -16,23 +16,22 @@ namespace luna::model {
 
 namespace {
 
-/// How many of them compute at full speed at one time: those of CPUs share the cores.
+/// How many devices as these compute at full speed at one time: those of CPUs share the cores, and
+/// leave some to others or have too few.
 double devices_at_once(std::span<Device* const> devices) {
+  constexpr double kUnbounded = 1e9;
   double n_cores = 0.0;
   double n_threads = 0.0;
-  double n_others = 0.0;
+  double n_cpu_devices = 0.0;
   for (const Device* device : devices) {
     const std::uint32_t n_max = device->info().n_threads_max;
-    if (n_max == 0) {
-      n_others += 1.0;
-      continue;
-    }
+    if (n_max == 0) continue;
+    n_cpu_devices += 1.0;
     n_cores = std::max(n_cores, double(n_max));
     n_threads += device->n_threads() != 0 ? device->n_threads() : n_max;
   }
-  if (n_threads == 0.0) return n_others;
-  const double n_cpus = static_cast<double>(devices.size()) - n_others;
-  return n_others + n_cpus * std::min(1.0, n_cores / n_threads);
+  if (n_threads == 0.0) return kUnbounded;
+  return static_cast<double>(devices.size()) - n_cpu_devices + n_cpu_devices * n_cores / n_threads;
 }
 
 }  // namespace
@@ -61,6 +60,10 @@ class ModelLoader {
     problem.devices = survey.devices;
     problem.bounds.n_sequences_max = program_.limits.n_seqs_max;
     problem.bounds.step_tokens_max = program_.limits.n_rows_max;
+    problem.bounds.kv_block_tokens = program_.kv_block_tokens;
+    if (options_.kv_blocks_max)
+      problem.bounds.kv_tokens_max =
+          std::uint64_t{*options_.kv_blocks_max} * program_.kv_block_tokens;
     problem.bounds.n_devices_at_once = devices_at_once(devices_);
     problem.load = options_.speed.load;
     if (n_devices() < 2) return problem;
@@ -202,7 +205,8 @@ class ModelLoader {
   }
 
   Result<LayoutSurvey> survey(WeightFile& file) const {
-    const SurveySubject subject{&config_, &file, resources_.quants, program_, devices_};
+    const SurveySubject subject{
+        &config_, &file, resources_.quants, program_, devices_, resources_.collective};
     return survey_layout(subject, options_.speed);
   }
 

@@ -66,7 +66,7 @@ class Model {
   static Result<std::unique_ptr<Model>> load(const ModelOptions& options,
                                              const ModelResources& resources);
   /// What choose_layout() judges by: the model and these devices, weighed and timed, and the link
-  /// between them. Loads nothing.
+  /// between them; with n_slice_peers, what slices take of a device. Loads nothing.
   ///
   /// Errors  of the file, as load(); of a probe; unsupported: a device of another process
   static Result<LayoutProblem> describe_layout(const ModelOptions& options,

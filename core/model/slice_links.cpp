@@ -38,10 +38,8 @@ bool can_pair(const Shard& a, const Shard& b) {
          std::memcmp(&a.kv.layout, &b.kv.layout, sizeof(a.kv.layout)) == 0;
 }
 
-}  // namespace
-
-Result<std::uint64_t> SliceLinks::end_bytes(const Collective& collective,
-                                            std::uint64_t message_bytes) {
+/// Memory that one end of a communicator takes at its device.
+Result<std::uint64_t> end_bytes(const Collective& collective, std::uint64_t message_bytes) {
   if (!LUNA_HAS(collective.table, luna_collective_if, comm_bytes)) return std::uint64_t{0};
   const luna_comm_lane lane = lane_of(LUNA_SLICE_OWNER);
   const luna_comm_open asked = request("slices", LUNA_SLICE_OWNER, message_bytes, lane);
@@ -50,6 +48,38 @@ Result<std::uint64_t> SliceLinks::end_bytes(const Collective& collective,
   LUNA_TRY(to_result(
       collective.table->comm_bytes(collective.self, &asked, &bytes, &err), err, "slices"));
   return bytes;
+}
+
+}  // namespace
+
+Result<SlicePlan> plan_slices(const Device& device,
+                              const std::optional<Collective>& collective,
+                              const Program& program,
+                              std::uint32_t n_peers) {
+  const auto* calls = static_cast<const luna_slices_if*>(device.extension(LUNA_EXT_SLICES));
+  if (calls == nullptr || !collective) {
+    return Error{Code::unsupported,
+                 "device " + device.name() +
+                     ": slices need a backend that offers " LUNA_EXT_SLICES
+                     " and a transport that offers " LUNA_EXT_COLLECTIVE};
+  }
+  const auto slot = program.bound_slot(LUNA_SLOT_SLICES);
+  if (!slot) {
+    return Error{Code::unsupported,
+                 "device " + device.name() + ": slices need whole layers on a device"};
+  }
+  const luna_program abi = program.abi();
+  luna_err err = make_err();
+  const std::string where = "device " + device.name() + ": slices";
+  SlicePlan plan{.access = {.table = calls, .slot = *slot}};
+  LUNA_TRY(to_result(
+      calls->message_bytes(device.handle(), &abi, &plan.access.message_bytes, &err), err, where));
+  std::uint64_t service_bytes = 0;
+  LUNA_TRY(
+      to_result(calls->service_bytes(device.handle(), &abi, &service_bytes, &err), err, where));
+  LUNA_TRY(const std::uint64_t bytes, end_bytes(*collective, plan.access.message_bytes));
+  plan.bytes = n_peers * (service_bytes + 2 * bytes);
+  return plan;
 }
 
 Result<std::unique_ptr<SliceLinks>> SliceLinks::open(const Collective& collective,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/model/compiled_model.hpp"
+#include "core/model/device.hpp"
 #include "core/model/device_link.hpp"
 
 #include <luna/result.hpp>
@@ -9,10 +10,25 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace luna::model {
+
+/// What a shard takes to be a guest of every peer, and their owner.
+struct SlicePlan {
+  SliceAccess access;
+  std::uint64_t bytes = 0;  ///< of its device: messages and services
+};
+
+/// program  of the shard, allowed to slice
+/// n_peers  other copies
+/// Errors   unsupported: a backend or a transport that cannot, a shard without whole layers; theirs
+Result<SlicePlan> plan_slices(const Device& device,
+                              const std::optional<Collective>& collective,
+                              const Program& program,
+                              std::uint32_t n_peers);
 
 /// From each shard of each copy a communicator to the shard of the same layers in every other copy,
 /// and there a service that answers. Shards of unequal layers, KV or backends are not paired, nor
@@ -20,9 +36,6 @@ namespace luna::model {
 /// transport does; an engine that runs them has ended before. [start-up]
 class SliceLinks {
  public:
-  /// Memory that one end of a communicator takes at its device.
-  static Result<std::uint64_t> end_bytes(const Collective& collective, std::uint64_t message_bytes);
-
   /// copies  loaded with n_slice_peers; they are told: slice_set, slice_place, what is bound
   static Result<std::unique_ptr<SliceLinks>> open(const Collective& collective,
                                                   std::span<CompiledModel* const> copies);

@@ -1,14 +1,15 @@
-// One copy of a model in virtual time: its queue, its batch and its KV room, step by step.
+// One copy of a model in virtual time: its queue, its steps and its KV blocks.
 #pragma once
 
+#include "core/model/block_cache.hpp"
 #include "core/model/load_forecast.hpp"
+
+#include <luna/step_cost.hpp>
 
 #include <cstdint>
 #include <deque>
-#include <list>
-#include <queue>
+#include <optional>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace luna::model {
@@ -21,94 +22,112 @@ struct VirtualRequest {
   std::uint32_t n_prompt = 0;
   std::uint32_t n_output = 0;
 
-  std::uint32_t n_made = 0;       // tokens of the answer, up to the last pre-emption
-  std::uint64_t n_todo = 0;       // rows before the next token of the answer
-  std::uint64_t finish_step = 0;  // of the copy; while it decodes
-  std::uint64_t n_admitted = 0;   // how often
-  std::uint64_t admitted_as = 0;  // order of admission, over all requests of the copy
+  std::uint32_t n_made = 0;      // tokens of the answer
+  std::uint32_t n_computed = 0;  // tokens whose KV is there, or comes with steps in flight
+  std::uint32_t n_blocks = 0;    // of KV, beside the full ones of its history
+  std::uint32_t n_steps = 0;     // in flight, with a part of it
+  bool was_admitted = false;
+  bool is_decoding = false;
+  bool is_chosen = false;  // to decode in the step that is planned
 
-  [[nodiscard]] std::uint64_t n_tokens() const {
-    return std::uint64_t{n_history} + n_prompt + n_output;
-  }
+  [[nodiscard]] std::uint32_t n_tokens() const { return n_history + n_prompt + n_output; }
+  /// What is computed before its next token comes.
+  [[nodiscard]] std::uint32_t n_prefill() const { return n_history + n_prompt + n_made; }
+  /// Of that, what no step has taken; while it prefills.
+  [[nodiscard]] std::uint32_t n_left() const { return n_prefill() - n_computed; }
 };
 
-/// KV of histories that nobody uses at the moment, the least recently used one first to go, from
-/// its end. A value.
-class HistoryCache {
- public:
-  [[nodiscard]] std::uint64_t n_tokens() const { return n_tokens_; }
-  /// Takes what is left of a session's history.
-  std::uint64_t take(std::uint32_t session);
-  /// n_tail  tokens behind the history, which nobody asks for again
-  void put(std::uint32_t session, std::uint64_t n_history, std::uint64_t n_tail);
-  void shrink(std::uint64_t n_tokens_max);
-
- private:
-  struct Kept {
-    std::uint32_t session = 0;
-    bool is_tail = false;
-    std::uint64_t n_tokens = 0;
-  };
-  std::list<Kept> kept_;  // the latest first
-  std::unordered_map<std::uint32_t, std::list<Kept>::iterator> by_session_;
-  std::uint64_t n_tokens_ = 0;
-};
-
-/// Steps of one engine: all that decode, and prompts in their order as far as a step has room. A
-/// sequence that finds no KV waits; one that finds none for its next token is computed again later,
-/// the youngest first.
+/// The steps of one engine under the shipped policy (plugins/scheduler_rules), as it plans them:
+/// all that decode, or a lane's part of them; and prompts in their order, as far as a step has
+/// time. A sequence that finds no room for its prompt waits; one that finds no block for its next
+/// token takes those of the latest, which is computed again later, as far as the prefix cache has
+/// lost it.
 class VirtualCopy {
  public:
-  /// forecast, requests   outlive it
+  /// forecast, requests   outlive it; requests stand in the order of their arrival
   VirtualCopy(const CopyForecast& forecast, std::vector<VirtualRequest>& requests);
 
   [[nodiscard]] bool has_room_ever(const VirtualRequest& request) const;
   void add(std::uint32_t request);
   /// Leaves a session's history in the cache, as if it had been here, while there is room.
-  void warm(std::uint32_t session, std::uint64_t n_history);
-  [[nodiscard]] bool has_work() const { return n_running() > 0 || !waiting_.empty(); }
+  void warm(std::uint32_t session, std::uint32_t n_history);
   [[nodiscard]] std::uint64_t n_tokens_outstanding() const { return n_outstanding_; }
+  [[nodiscard]] const CopyCost& cost() const { return forecast_.cost; }
 
-  /// The time the next step takes. Something is to be done.
-  double begin_step();
-  /// Appends the requests that it finished.
-  void end_step(std::vector<std::uint32_t>& finished);
+  /// A lane, and the work of the step that begins in it.
+  struct Begun {
+    std::uint32_t lane = 0;
+    StepWork work;
+  };
+  /// Plans a step; none: all lanes are taken, or nothing could run.
+  std::optional<Begun> begin_step();
+  /// Steps end in the order in which they began. Appends the requests that this one finished.
+  void end_step(std::uint32_t lane, std::vector<std::uint32_t>& finished);
+
+  /// Blocks that sequences use or were let in for; and those that are kept.
+  [[nodiscard]] std::uint32_t n_blocks_used() const { return n_used_; }
+  [[nodiscard]] std::uint32_t n_blocks_cached() const { return cache_.n_blocks(); }
 
   struct Totals {
-    double n_reused = 0.0;  // tokens asked for
-    double n_found = 0.0;
-    double n_decoded = 0.0;
+    double n_prompt = 0.0;      // tokens of prompts, histories among them
+    double n_reused = 0.0;      // of histories
+    double n_found = 0.0;       // of them, in the cache
+    double n_recomputed = 0.0;  // once more, after pre-emption
     double n_steps = 0.0;
+    double n_step_seqs = 0.0;  // sequences in them, summed
+    double n_decoding = 0.0;   // sequences that decoded in the copy, summed over its steps
   };
   [[nodiscard]] const Totals& totals() const { return totals_; }
 
  private:
-  [[nodiscard]] std::size_t n_running() const { return prefilling_.size() + n_decoding_; }
-  [[nodiscard]] std::uint64_t own_kv(const VirtualRequest& request, std::uint64_t n_made) const;
-  [[nodiscard]] std::uint64_t n_made_now(const VirtualRequest& request) const;
-  StepWork take_rows(std::uint64_t n_left);
-  void admit();
-  void admit(VirtualRequest& request);
-  void start_decoding(std::uint32_t request);
-  void preempt_youngest();
-  void leave(VirtualRequest& request, std::uint64_t n_made, bool has_ended);
+  struct Row {
+    std::uint32_t request = 0;
+    std::uint32_t n_tokens = 0;
+    bool gives_token = false;
+  };
+  struct Step {
+    bool is_in_flight = false;
+    std::vector<Row> rows;
+    StepWork work;
+  };
+  /// What a step may spend on prompts.
+  struct PromptBudget {
+    double ns = 0.0;
+    double slack_ns = 0.0;          // beyond, for a prompt that ends with it
+    double n_tokens = 0.0;          // at most
+    double n_tokens_enough = 1e18;  // the prompt that reaches them is the last
+    std::uint32_t n_min = 0;        // tokens of the first, whatever they cost
+  };
+
+  [[nodiscard]] std::uint32_t blocks_of(std::uint64_t n_tokens) const;
+  [[nodiscard]] std::uint32_t shared_blocks(const VirtualRequest& request) const;
+  void take_decoding(std::size_t n, Step& step);
+  bool make_room(std::size_t row);
+  [[nodiscard]] PromptBudget prompt_budget(const Step& step) const;
+  void take_prompts(PromptBudget budget, Step& step);
+  void take_part(std::uint32_t idx, PromptBudget& budget, Step& step);
+  bool admit_next();
+  void admit(VirtualRequest& request, BlockCache::Key own_key);
+  void leave(std::uint32_t idx);
+  void count_waiting(std::uint32_t idx);
 
   const CopyForecast& forecast_;
   std::vector<VirtualRequest>& requests_;
-  HistoryCache cache_;
+  const std::uint32_t block_tokens_;
+  const std::uint32_t n_blocks_;
+  const StepCost fitted_;  // what the policy knows of a round of equal steps
+  BlockCache cache_;
+  std::vector<Step> steps_;  // by lane
   std::deque<std::uint32_t> waiting_;
-  std::deque<std::uint32_t> prefilling_;
-  std::vector<std::uint32_t> step_rows_;  // of the first prefilling ones, in this step
-  using Finish = std::pair<std::uint64_t, std::pair<std::uint32_t, std::uint64_t>>;
-  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;  // some are stale
-  std::vector<std::uint32_t> decoding_;  // all that may decode; some are stale
-  std::unordered_map<std::uint32_t, std::uint32_t> n_running_by_session_;
-  std::uint64_t n_decoding_ = 0;
-  std::uint64_t n_context_ = 0;  // of those that decode, summed
-  std::uint64_t kv_running_ = 0;
+  std::vector<std::uint32_t> held_;   // that hold KV, in the order of their arrival
+  std::vector<std::uint32_t> ready_;  // that decode and are in no step; who waits longest first
+  std::unordered_map<std::uint32_t, std::uint32_t> n_held_by_session_;
+  std::uint32_t n_decoding_ = 0;
+  std::uint32_t n_used_ = 0;             // blocks
+  std::uint64_t n_waiting_tokens_ = 0;   // new ones, of those that wait
+  std::uint64_t n_waiting_context_ = 0;  // with their histories
   std::uint64_t n_outstanding_ = 0;
-  std::uint64_t n_steps_ = 0;
-  std::uint64_t n_admissions_ = 0;
+  bool has_preempted_ = false;  // in the plan that is made
   Totals totals_;
 };
 

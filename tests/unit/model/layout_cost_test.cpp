@@ -44,16 +44,6 @@ double rate(const LayoutProblem& problem, Layout layout) {
       .best.requests_per_s;
 }
 
-TEST(RowTimes, GoesThroughItsPointsAndOnBeyond) {
-  const RowTimes times({{1, 10}, {3, 20}, {5, 50}});
-  EXPECT_EQ(times.at(0), 0.0);
-  EXPECT_EQ(times.at(0.5), 10.0);
-  EXPECT_EQ(times.at(1), 10.0);
-  EXPECT_EQ(times.at(2), 15.0);
-  EXPECT_EQ(times.at(4), 35.0);
-  EXPECT_EQ(times.at(7), 80.0);
-}
-
 TEST(LoadForecast, WhoDoesNotWaitSendsMoreThanThereAreUsers) {
   LayoutProblem problem = two_devices(0.4);
   problem.load = {.prompt = 64, .reused = 256, .output = 64, .users = 2};
@@ -95,11 +85,41 @@ TEST(LoadForecast, TheHighestRateKeepsTheLimitAndALittleMoreBreaksIt) {
   EXPECT_GT(more.best.p95_ns, limit_ns);
 }
 
-TEST(LayoutCost, RoomIsWhatWeightsLeave) {
-  const LayoutProblem problem = two_devices(0.8);
+TEST(LayoutCost, RoomIsWhatWeightsLeaveInWholeBlocks) {
+  LayoutProblem problem = two_devices(0.8);
   // A copy takes 80 MB of 100; half of the layers 50 MB with the embedding or the head.
-  EXPECT_EQ(forecast_layout_at(problem, Layout::replicas, 1.0).kv_tokens, 20'000'000 / 12'000);
-  EXPECT_EQ(forecast_layout_at(problem, Layout::pipeline, 1.0).kv_tokens, 50'000'000 / 6'000);
+  EXPECT_EQ(kv_tokens_of(problem, Layout::replicas), 20'000'000 / (32 * 12'000) * 32);
+  EXPECT_EQ(kv_tokens_of(problem, Layout::pipeline), 50'000'000 / (32 * 6'000) * 32);
+  problem.bounds.kv_tokens_max = 1'000;
+  EXPECT_EQ(kv_tokens_of(problem, Layout::pipeline), 992U);
+}
+
+TEST(LayoutCost, CopiesPayForTheirOwnScratchAndForSlicesAndPartsForMessages) {
+  LayoutProblem problem = two_devices(0.8);
+  problem.devices[1].part_fixed_bytes = 12'000'000;
+  EXPECT_EQ(kv_tokens_of(problem, Layout::replicas), 20'000'000 / (32 * 12'000) * 32);
+  EXPECT_EQ(kv_tokens_of(problem, Layout::pipeline), 38'000'000 / (32 * 6'000) * 32);
+  problem.devices[0].copy_fixed_bytes = 2'000'000;
+  problem.devices[0].slice_bytes = 6'000'000;
+  EXPECT_EQ(kv_tokens_of(problem, Layout::replicas), 12'000'000 / (32 * 12'000) * 32);
+  problem.devices[0].layer_fixed_bytes = 100'000;
+  EXPECT_EQ(kv_tokens_of(problem, Layout::replicas), 9'000'000 / (32 * 12'000) * 32);
+  problem.devices[0].layer_fixed_bytes = 0;
+  EXPECT_EQ(kv_tokens_of(problem, Layout::pipeline), 38'000'000 / (32 * 6'000) * 32);
+}
+
+TEST(LayoutCost, RequestsThatNoCopyHoldsAreLate) {
+  LayoutProblem problem = two_devices(0.8);
+  problem.load = {.prompt = 1'600, .reused = 0, .output = 64, .users = 1'000};
+  const double limit_ns = kP95LimitFactor * time_alone_ns(problem);
+  const LayoutForecast made = forecast_layout(problem, Layout::replicas, limit_ns);
+  EXPECT_EQ(made.best.requests_per_s, 0.0);
+  EXPECT_GT(made.best.refused_ratio, 0.3);
+  const auto choice = choose_layout(problem);
+  ASSERT_TRUE(choice);
+  EXPECT_NE(choice->layout, Layout::replicas) << choice->reason;
+  problem.load.request_tokens_max = 1'600;
+  EXPECT_GT(rate(problem, Layout::replicas), 0.0) << "shortened, they fit";
 }
 
 TEST(LayoutCost, LongHistoriesInLittleRoomFavourThePipeline) {
