@@ -5,6 +5,7 @@
 #include "core/app/stop_signal.hpp"
 #include "core/base/log.hpp"
 #include "core/config/settings_reader.hpp"
+#include "prediction_table.hpp"
 #include "tests/support/program_options.hpp"
 
 #include <charconv>
@@ -121,6 +122,7 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
                             {"--seed", "1"},
                             {"--weights", "shared"},
                             {"--policy", "flowsplit"},
+                            {"--predict", "beside"},
                             {"--layers", ""},
                             {"--config", LUNA_SOURCE_DIR "/bench/sol-against-luna/deployment.toml"},
                             {"--model", ""},
@@ -150,13 +152,19 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
   options.json_file = given.text("--json");
   options.journal_file = given.text("--resume");
   options.plot_folder = given.text("--plot");
+  const std::string& predict = given.text("--predict");
+  if (predict != "beside" && predict != "only")
+    return Error{Code::invalid_argument, "--predict " + predict + ": must be beside or only"};
+  options.predicts_only = predict == "only";
   return options;
 }
 
 Result<bool> run(std::span<char*> arguments) {
   init_logging(spdlog::level::warn);
   LUNA_TRY(const CampaignOptions options, read_options(arguments));
-  return run_campaign(options);
+  if (!options.predicts_only) return run_campaign(options);
+  LUNA_TRY(print_predictions(options));
+  return true;
 }
 
 }  // namespace

@@ -36,4 +36,18 @@ inline std::uint32_t n_sessions(std::uint64_t n_tokens_a,
   return std::max(1U, static_cast<std::uint32_t>(std::lround(std::sqrt(a * b))));
 }
 
+/// The largest request that both sides can serve: longer ones shrink to it.
+///
+/// n_tokens_a, n_tokens_b  KV room of the sides
+/// n_context_max           of the model
+/// n_history               of a session, which does not shrink
+inline std::uint32_t sequence_tokens_max(std::uint64_t n_tokens_a,
+                                         std::uint64_t n_tokens_b,
+                                         std::uint32_t n_context_max,
+                                         std::uint32_t n_history) {
+  const std::uint64_t n_max =
+      std::min({n_tokens_a, n_tokens_b, static_cast<std::uint64_t>(n_context_max)});
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(n_max, n_history + 2));
+}
+
 }  // namespace luna::sol_against_luna

@@ -16,7 +16,8 @@ namespace luna::sol_against_luna {
 
 struct CampaignOptions {
   std::vector<const Load*> loads;
-  bool with_largest = false;  ///< the largest request of each side, too
+  bool with_largest = false;   ///< the largest request of each side, too
+  bool predicts_only = false;  ///< nothing is measured: print_predictions()
   std::vector<std::uint32_t> n_devices = {2, 4};
   std::vector<double> weight_shares;
   MeasureOptions measure;

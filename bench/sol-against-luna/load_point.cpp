@@ -80,10 +80,7 @@ std::string LoadPoint::key() const {
 Result<void> LoadPoint::deploy() {
   LUNA_TRY(const model::ShardMemory copy, measure_copy(plan_));
   plan_.device_bytes = device_budget_bytes(copy, place_.weight_share);
-  const Load& load = *place_.load;
-  plan_.expected.prompt = load.n_prompt;
-  plan_.expected.reused = load.n_history;
-  plan_.expected.output = load.n_generated;
+  plan_.expected = expected_of(*place_.load);
   LUNA_TRY(sol_, Deployment::start(Side::sol, plan_));
   LUNA_TRY(luna_, Deployment::start(Side::luna, plan_));
   return {};
@@ -95,9 +92,8 @@ void LoadPoint::size_load() {
   const std::uint64_t n_sol = sol_->kv_tokens() * sol_->n_copies();
   if (load.has_sessions())
     n_sessions_ = n_sessions(n_sol, luna_->kv_tokens(), load.n_sequence_tokens());
-  const std::uint64_t n_max = std::min(sol_->kv_tokens(), luna_->kv_tokens());
-  n_sequence_tokens_max_ = static_cast<std::uint32_t>(std::max<std::uint64_t>(
-      std::min<std::uint64_t>(n_max, sol_->context_tokens_max()), load.n_history + 2));
+  n_sequence_tokens_max_ = sequence_tokens_max(
+      sol_->kv_tokens(), luna_->kv_tokens(), sol_->context_tokens_max(), load.n_history);
   // The same draws with a bound and without one.
   const PromptSeeds seeds{.history = 0, .draws = parts_.options.seed, .ids = 0};
   const auto bounded = make_prompts(load, n_sessions_, n_sequence_tokens_max_, seeds);
@@ -130,19 +126,35 @@ PointResult LoadPoint::describe(double limit_factor) const {
 
 /// Made once, so that a search that goes on goes the same way. Both sides sleep meanwhile.
 Result<Prediction> LoadPoint::predict_at(double limit_factor) {
-  const std::string name = key() + ", predicted at " + std::to_string(limit_factor) + ", ";
+  const std::string name = key() + ", forecast at " + std::to_string(limit_factor) + ", ";
   Journal& journal = parts_.journal;
-  if (const auto sol = journal.find_number(name + "sol")) {
-    const double layout = journal.find_number(name + "auto").value_or(0);
-    return Prediction{*sol,
-                      journal.find_number(name + "luna").value_or(0),
-                      static_cast<model::Layout>(static_cast<int>(layout))};
+  Prediction made;
+  const std::array<std::pair<const char*, double*>, 9> numbers = {
+      {{"alone", &made.alone_ms},
+       {"sol", &made.sol.rps},
+       {"sol hits", &made.sol.hit_ratio},
+       {"sol sequences", &made.sol.step_seqs},
+       {"sol recomputed", &made.sol.recomputed_tokens},
+       {"luna", &made.luna.rps},
+       {"luna hits", &made.luna.hit_ratio},
+       {"luna sequences", &made.luna.step_seqs},
+       {"luna recomputed", &made.luna.recomputed_tokens}}};
+  // The last that is written: with it all are there.
+  if (const auto layout = journal.find_number(name + "auto")) {
+    for (const auto& [what, number] : numbers)
+      *number = journal.find_number(name + what).value_or(0);
+    made.choice = static_cast<model::Layout>(static_cast<int>(*layout));
+    return made;
   }
   LUNA_TRY(parts_.time.begin(30));
-  LUNA_TRY(const Prediction made, predict(plan_, *place_.load, n_sessions_, limit_factor));
-  LUNA_TRY(journal.add_number(name + "luna", made.luna_rps));
+  LUNA_TRY(model::LayoutProblem problem, describe_layouts(plan_));
+  LUNA_TRY(
+      made,
+      predict(
+          std::move(problem), {*place_.load, n_sessions_, n_sequence_tokens_max_}, limit_factor));
+  for (const auto& [what, number] : numbers)
+    LUNA_TRY(journal.add_number(name + what, *number));
   LUNA_TRY(journal.add_number(name + "auto", static_cast<double>(*made.choice)));
-  LUNA_TRY(journal.add_number(name + "sol", made.sol_rps));
   return made;
 }
 
@@ -352,8 +364,8 @@ Result<std::vector<PointResult>> LoadPoint::measure() {
     if (sol_fits && luna_fits) {
       LUNA_TRY(point.predicted, predict_at(factor));
       const double limit_ms = point.p95_limit_ms();
-      LUNA_TRY(point.luna, search(Side::luna, limit_ms, first_step(point.predicted.luna_rps)));
-      LUNA_TRY(point.sol, search(Side::sol, limit_ms, first_step(point.predicted.sol_rps)));
+      LUNA_TRY(point.luna, search(Side::luna, limit_ms, first_step(point.predicted.luna.rps)));
+      LUNA_TRY(point.sol, search(Side::sol, limit_ms, first_step(point.predicted.sol.rps)));
       point.is_of_search =
           parts_.options.n_rounds == 0 || factor != parts_.options.limit_factors.front();
       if (!point.is_of_search) {

@@ -32,6 +32,14 @@ std::span<const Routing> Load::routings() const {
   return has_sessions() ? all : all.subspan(1);  // without sessions nothing can stick
 }
 
+config::ExpectedLoad expected_of(const Load& load) {
+  config::ExpectedLoad expected;
+  expected.prompt = load.n_prompt;
+  expected.reused = load.n_history;
+  expected.output = load.n_generated;
+  return expected;
+}
+
 std::span<const Load> all_loads() {
   return kLoads;
 }

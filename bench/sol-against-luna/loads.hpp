@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/bench/prompt_source.hpp"
+#include "core/config/settings.hpp"
 #include "router.hpp"
 
 #include <luna/result.hpp>
@@ -29,6 +30,9 @@ struct Load {
 };
 
 inline constexpr std::uint32_t kSpreadPercent = 50;
+
+/// As a configuration says it.
+config::ExpectedLoad expected_of(const Load& load);
 
 /// turns, long, decode, chat.
 std::span<const Load> all_loads();

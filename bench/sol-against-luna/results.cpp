@@ -44,6 +44,13 @@ json::array memory_array(const std::vector<model::ShardMemory>& shards) {
   return devices;
 }
 
+json::object predicted_object(const PredictedSide& side) {
+  return {{"rate_per_s", side.rps},
+          {"hit_ratio", side.hit_ratio},
+          {"sequences_a_step", side.step_seqs},
+          {"recomputed_tokens_a_request", side.recomputed_tokens}};
+}
+
 json::object side_object(const SideResult& side, const PointResult& point) {
   json::array p95s, busy;
   for (const RunFigures& round : side.rounds)
@@ -95,6 +102,12 @@ void side_text(std::ostream& out, const char* name, const SideResult& side, cons
   out << '\n';
 }
 
+void predicted_text(std::ostream& out, const char* name, const PredictedSide& side) {
+  out << "  model says: " << name << ' ' << side.rps << "/s, hits "
+      << std::lround(100 * side.hit_ratio) << " %, " << side.step_seqs << " sequences a step, "
+      << std::lround(side.recomputed_tokens) << " tokens recomputed a request\n";
+}
+
 }  // namespace
 
 std::optional<double> PointResult::ratio() const {
@@ -103,8 +116,8 @@ std::optional<double> PointResult::ratio() const {
 }
 
 std::optional<double> PointResult::predicted_ratio() const {
-  if (predicted.sol_rps <= 0 || predicted.luna_rps <= 0) return std::nullopt;
-  return predicted.luna_rps / predicted.sol_rps;
+  if (predicted.sol.rps <= 0 || predicted.luna.rps <= 0) return std::nullopt;
+  return predicted.luna.rps / predicted.sol.rps;
 }
 
 std::optional<double> PointResult::auto_ratio() const {
@@ -134,9 +147,12 @@ json::object to_json(const PointResult& point) {
       {"sol_rps", point.sol ? point.sol->rate_per_s : 0.0},
       {"luna_rps", point.luna ? point.luna->rate_per_s : 0.0},
       {"ratio", number(point.ratio())},
-      {"predicted_sol_rps", point.predicted.sol_rps},
-      {"predicted_luna_rps", point.predicted.luna_rps},
+      {"predicted_sol_rps", point.predicted.sol.rps},
+      {"predicted_luna_rps", point.predicted.luna.rps},
       {"predicted_ratio", number(point.predicted_ratio())},
+      {"predicted_alone_ms", point.predicted.alone_ms},
+      {"predicted_sol", predicted_object(point.predicted.sol)},
+      {"predicted_luna", predicted_object(point.predicted.luna)},
       {"auto_layout",
        point.predicted.choice ? json::value(model::layout_name(*point.predicted.choice))
                               : json::value()},
@@ -172,6 +188,10 @@ std::string to_text(const PointResult& point) {
   out << (point.is_of_search ? " (search only)\n" : "\n");
   if (point.sol) side_text(out, "Sol ", *point.sol, point);
   if (point.luna) side_text(out, "Luna", *point.luna, point);
+  if (point.predicted.choice) {
+    predicted_text(out, "Sol ", point.predicted.sol);
+    predicted_text(out, "Luna", point.predicted.luna);
+  }
   if (!point.sol) out << "  Sol  none: " << point.sol_refusal << '\n';
   if (!point.luna) out << "  Luna none: " << point.luna_refusal << '\n';
   return out.str();

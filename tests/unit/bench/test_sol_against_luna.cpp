@@ -89,6 +89,12 @@ TEST(Budgets, SessionsAreTheGeometricMeanOfBothSidesRoom) {
   EXPECT_EQ(n_sessions(10, 10, 1'600), 1U);
 }
 
+TEST(Budgets, RequestsShrinkToWhatBothSidesHoldButNotTheirHistory) {
+  EXPECT_EQ(sequence_tokens_max(2'048, 9'000, 8'192, 1'500), 2'048U);
+  EXPECT_EQ(sequence_tokens_max(20'000, 90'000, 8'192, 1'500), 8'192U);
+  EXPECT_EQ(sequence_tokens_max(1'024, 9'000, 8'192, 1'500), 1'502U);
+}
+
 TEST(LimitSearch, FindsTheHighestStepThatHolds) {
   for (int limit = -40; limit <= 60; limit += 7) {
     std::set<int> asked;
@@ -309,6 +315,22 @@ TEST(Results, RowHasTheRatioAndBothSides) {
   EXPECT_EQ(row.at("p95_limit_ms").to_number<double>(), 3000);
   EXPECT_EQ(row.at("sol").at("hit_ratio").to_number<double>(), 0.6);
   EXPECT_THAT(to_text(point), HasSubstr("3.5 x"));
+}
+
+TEST(Results, ARowTellsWhatThePredictionThoughtOfHitsAndSteps) {
+  PointResult point;
+  point.load = "turns";
+  EXPECT_TRUE(to_json(point).at("predicted_ratio").is_null());
+  point.predicted.sol = {.rps = 1, .hit_ratio = 0.6, .step_seqs = 1.2, .recomputed_tokens = 7};
+  point.predicted.luna = {.rps = 8, .hit_ratio = 0.95, .step_seqs = 3, .recomputed_tokens = 0};
+  point.predicted.choice = model::Layout::pipeline;
+  const auto row = to_json(point);
+  EXPECT_EQ(row.at("predicted_ratio").to_number<double>(), 8);
+  EXPECT_EQ(row.at("predicted_sol").at("hit_ratio").to_number<double>(), 0.6);
+  EXPECT_EQ(row.at("predicted_sol").at("recomputed_tokens_a_request").to_number<double>(), 7);
+  EXPECT_EQ(row.at("predicted_luna").at("sequences_a_step").to_number<double>(), 3);
+  EXPECT_THAT(to_text(point), HasSubstr("predicted 8 x, auto takes pipeline"));
+  EXPECT_THAT(to_text(point), HasSubstr("model says: Sol  1/s, hits 60 %"));
 }
 
 TEST(CurvePlot, DrawsEveryPointAndEscapesNames) {
