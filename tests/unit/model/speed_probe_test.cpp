@@ -207,6 +207,62 @@ TEST_F(SpeedProbe, ALayoutIsDescribedAndChosenWithoutLoading) {
   EXPECT_NE(choice->layout, Layout::tensor) << "one KV head for two devices";
 }
 
+// What the loader then takes is what the choice was made by.
+TEST_F(SpeedProbe, ALayoutHasTheRoomThatLoadingFinds) {
+  constexpr std::uint64_t kBudget = 4 << 20;
+  const auto a = open_device(kBudget);
+  const auto b = open_device(kBudget);
+  const std::vector<Device*> devices = {a.get(), b.get()};
+  ModelOptions options;
+  options.name = "main";
+  options.path = path_;
+  options.numerics = LUNA_NUMERICS_F32;
+  options.limits = program_.limits;
+  const auto problem = Model::describe_layout(options, {quants_, devices, collective()});
+  ASSERT_TRUE(problem) << problem.error().message();
+  const std::uint64_t block = options.kv_block_tokens;
+  {
+    ModelOptions parts = options;
+    parts.layers.emplace();
+    for (std::uint32_t first = 0; const std::uint32_t count : problem->pipeline_layers) {
+      parts.layers->push_back({first, count});
+      first += count;
+    }
+    const auto model = Model::load(parts, {quants_, devices, collective()});
+    ASSERT_TRUE(model) << model.error().message();
+    EXPECT_NEAR(static_cast<double>(kv_tokens_of(*problem, Layout::pipeline)),
+                static_cast<double>((*model)->memory().n_kv_blocks * block),
+                static_cast<double>(block));
+  }
+  const auto model = Model::load(options, {quants_, std::span(devices).first(1), collective()});
+  ASSERT_TRUE(model) << model.error().message();
+  EXPECT_NEAR(static_cast<double>(kv_tokens_of(*problem, Layout::replicas)),
+              static_cast<double>((*model)->memory().n_kv_blocks * block),
+              static_cast<double>(block));
+}
+
+TEST_F(SpeedProbe, CopiesThatHoldSlicesPayForTheirMessages) {
+  backend_ = make<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
+  constexpr std::uint64_t kBudget = 8 << 20;
+  const auto a = open_device(kBudget);
+  const auto b = open_device(kBudget);
+  const std::vector<Device*> devices = {a.get(), b.get()};
+  ModelOptions options;
+  options.name = "main";
+  options.path = path_;
+  options.limits = program_.limits;
+  options.n_slice_peers = 1;
+  const auto problem = Model::describe_layout(options, {quants_, devices, collective()});
+  ASSERT_TRUE(problem) << problem.error().message();
+  EXPECT_GT(problem->devices[0].slice_bytes, 0U);
+  const auto model = Model::load(options, {quants_, std::span(devices).first(1), collective()});
+  ASSERT_TRUE(model) << model.error().message();
+  const std::uint64_t block = options.kv_block_tokens;
+  EXPECT_NEAR(static_cast<double>(kv_tokens_of(*problem, Layout::replicas)),
+              static_cast<double>((*model)->memory().n_kv_blocks * block),
+              static_cast<double>(block));
+}
+
 TEST_F(SpeedProbe, LayersArePlacedByWhatWasMeasured) {
   const auto a = open_device();
   const auto b = open_device();
