@@ -243,6 +243,17 @@ TEST_F(SpeedProbe, ALayoutHasTheRoomThatLoadingFinds) {
 
 TEST_F(SpeedProbe, CopiesThatHoldSlicesPayForTheirMessages) {
   backend_ = make<luna_backend_if>("backend_cpu", LUNA_KIND_BACKEND);
+  const auto bytes = test::tiny_llama({.n_layers = 3,
+                                       .hidden_size = 64,
+                                       .ffn_size = 96,
+                                       .vocab_size = 264,
+                                       .context_length = 1024,
+                                       .is_quantized = true},
+                                      test::zeros)
+                         .write();
+  std::ofstream(path_, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   constexpr std::uint64_t kBudget = 8 << 20;
   const auto a = open_device(kBudget);
   const auto b = open_device(kBudget);
