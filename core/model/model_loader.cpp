@@ -7,6 +7,7 @@
 #include "core/model/local_shard.hpp"
 #include "core/model/model_identity.hpp"
 #include "core/model/tensor_program.hpp"
+#include "core/model/untimed_places.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>
@@ -89,6 +90,9 @@ class ModelLoader {
     return std::move(model_);
   }
 
+  /// Whether layers were placed by what a device of another process probably takes.
+  [[nodiscard]] bool is_untimed() const { return is_untimed_; }
+
  private:
   Result<void> choose_program() {
     program_.numerics = options_.numerics;
@@ -162,7 +166,7 @@ class ModelLoader {
     if (options_.speed.probe && n_devices() > 1 && !has_remote()) {
       if (place_by_measured_speed(file)) return {};
     }
-    return place_by_bytes(file);
+    return place_untimed(file);
   }
 
   Result<void> place_tensor_split() {
@@ -223,7 +227,7 @@ class ModelLoader {
     return goals;
   }
 
-  Result<void> place_by_bytes(const WeightFile& file) {
+  Result<void> place_untimed(const WeightFile& file) {
     ModelBytes bytes = weigh_model(config_, file);
     // A tied head costs its device a copy, unless that device has the embedding anyway.
     if (config_.tied_head && devices_.size() == 1) bytes.head = 0;
@@ -237,13 +241,32 @@ class ModelLoader {
       budgets.push_back(given[device]->memory_bytes_left());
       ranges.push_back(at_hand[device]);
     }
-    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, ranges));
+    if (options_.speed.probe && n_devices() > 1 && at_hand == all_layers()) {
+      const auto placed = place_by_arithmetic(bytes);
+      is_untimed_ = placed.has_value();
+      if (placed) model_->layers_ = *placed;
+    }
+    if (!is_untimed_) {
+      LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, ranges));
+    }
     return {};
+  }
+
+  Result<std::vector<LayerRange>> place_by_arithmetic(const ModelBytes& bytes) const {
+    std::vector<UntimedDevice> devices;
+    for (const Device* device : devices_)
+      devices.push_back({device->memory_bytes_left(), device->n_threads()});
+    const UsualStep step = usual_step(options_.speed.load);
+    return place_by_speed(untimed_places(config_, bytes, program_, step, devices), place_goals());
+  }
+
+  [[nodiscard]] std::vector<LayerRange> all_layers() const {
+    return std::vector<LayerRange>(n_devices(), {0, config_.n_layers});
   }
 
   /// By device: one of another process may reach some shards only.
   Result<std::vector<LayerRange>> layers_at_hand() {
-    std::vector<LayerRange> at_hand(n_devices(), {0, config_.n_layers});
+    std::vector<LayerRange> at_hand = all_layers();
     if (has_remote()) {
       LUNA_TRY(order_.identity, model_identity(options_.path));
     }
@@ -419,11 +442,35 @@ class ModelLoader {
   ModelConfig config_;
   ProgramOptions program_;
   ShardOrder order_;  // of every rank
+  bool is_untimed_ = false;
 };
+
+namespace {
+
+Result<std::unique_ptr<Model>> load_once(const ModelOptions& options,
+                                         const ModelResources& resources,
+                                         bool* is_untimed) {
+  ModelLoader loader(options, resources);
+  auto model = loader.load();
+  *is_untimed = loader.is_untimed();
+  return model;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
                                            const ModelResources& resources) {
-  auto model = ModelLoader(options, resources).load();
+  bool is_untimed = false;
+  auto model = load_once(options, resources, &is_untimed);
+  if (!model && is_untimed && model.error().code() == Code::exhausted) {
+    // What the devices say of their parts is larger than it was taken for.
+    logger("model")->info("layers are balanced by bytes model={} reason=\"{}\"",
+                          options.name,
+                          model.error().message());
+    ModelOptions by_bytes = options;
+    by_bytes.speed.probe = false;
+    model = load_once(by_bytes, resources, &is_untimed);
+  }
   if (!model) return model.error().in("model " + options.name);
   return model;
 }
