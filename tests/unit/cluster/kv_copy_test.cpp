@@ -29,16 +29,18 @@ class KvOfWorkers : public Cluster {
     copier.start(copy_);
     return copy_.state.load();
   }
-  /// Of workers with these names.
+  /// Of workers with these names; held until the test ends, as whoever places a model on them does.
   std::vector<std::shared_ptr<model::Device>> devices(const std::vector<std::string>& names) {
     std::vector<std::shared_ptr<model::Device>> found;
     for (const auto& device : controller_->devices())
       for (const std::string& name : names)
         if (device->name() == name + "/0") found.push_back(device);
+    held_.insert(held_.end(), found.begin(), found.end());
     return found;
   }
 
   KvCopy copy_;
+  std::vector<std::shared_ptr<model::Device>> held_;
 };
 
 constexpr PromptPlace kThere{.lane = 0, .blocks = {2, 6}};
@@ -131,7 +133,7 @@ TEST_F(KvOfWorkers, AsksForNothingThatAShardDoesNotHave) {
   TestWorker first(worker("w0"));
   for (const bool is_block : {true, false}) {
     ASSERT_TRUE(has_devices(1));
-    const auto model = load(controller_->devices());
+    const auto model = load(devices({"w0"}));
     ASSERT_TRUE(model) << model.error().message();
     const model::Shard& shard = (*model)->compiled().shards.front();
     const std::uint32_t block = is_block ? 8U : 7U;  // of eight
