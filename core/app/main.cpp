@@ -3,6 +3,7 @@
 #include "core/app/command_check.hpp"
 #include "core/app/command_generate.hpp"
 #include "core/app/command_inspect.hpp"
+#include "core/app/command_line.hpp"
 #include "core/app/command_plugins.hpp"
 #include "core/app/command_pull.hpp"
 #include "core/app/command_replay.hpp"
@@ -32,40 +33,6 @@ namespace luna::app {
 namespace {
 
 constexpr int kExitWrongUse = 2;
-
-/// What the command line said: one options struct a command, and the command that was chosen.
-struct CommandLine {
-  std::vector<std::filesystem::path> plugin_folders;
-  ServeOptions serve;
-  WorkerCommand worker;
-  GenerateOptions generate;
-  PromptOptions chat;
-  TokenizeOptions tokenize;
-  TemplateOptions chat_template;
-  PullOptions pull;
-  SplitCommand split;
-  VerifyCommand verify;
-  BenchOptions bench;
-  ReplayOptions replay;
-  std::string path;    // inspect, check, plugin
-  std::string plugin;  // plugins info, why
-  std::string model;   // tokenize, template, split: a path or a known name
-  std::string listen;  // serve --listen
-  bool keys = false;   // check --keys
-  bool json = false;
-  std::function<int(CommandLine&, const CommandStreams&)> run;
-};
-
-/// A subcommand that runs `run` when it is chosen.
-CLI::App* add(CLI::App& app,
-              CommandLine& line,
-              const char* name,
-              const char* help,
-              std::function<int(CommandLine&, const CommandStreams&)> run) {
-  CLI::App* command = app.add_subcommand(name, help);
-  command->callback([&line, run = std::move(run)] { line.run = run; });
-  return command;
-}
 
 void add_prompt_options(CLI::App& command, PromptOptions& options) {
   command.add_option("--config", options.config, "TOML file with devices, models and stages");
@@ -428,30 +395,6 @@ void add_replay_command(CLI::App& app, CommandLine& line) {
   replay->add_option("file", line.path, "what `luna serve --record-plans` wrote")->required();
   replay->add_option("--policy", line.replay.policy, "another policy, with its defaults");
   replay->add_flag("--json", line.json, "for programs");
-}
-
-void add_plugin_commands(CLI::App& app, CommandLine& line) {
-  using Action = int (*)(const std::string&, const PluginsOptions&, const CommandStreams&);
-  const auto on_subject = [](Action action) {
-    return [action](CommandLine& l, const CommandStreams& s) {
-      return action(l.plugin, {l.plugin_folders, l.json}, s);
-    };
-  };
-  CLI::App* plugins =
-      app.add_subcommand("plugins", "What plugins there are, and why one is not used");
-  plugins->require_subcommand(1);
-  CLI::App* list = add(
-      *plugins, line, "list", "Every plugin found", [](CommandLine& l, const CommandStreams& s) {
-        return run_plugins_list({l.plugin_folders, l.json}, s);
-      });
-  list->add_flag("--json", line.json, "for programs");
-  CLI::App* info = add(
-      *plugins, line, "info", "A plugin and the settings it takes", on_subject(run_plugins_info));
-  info->add_option("name", line.plugin, "short name or full id")->required();
-  info->add_flag("--json", line.json, "for programs");
-  CLI::App* why =
-      add(*plugins, line, "why", "Why a plugin can or cannot be used", on_subject(run_plugins_why));
-  why->add_option("subject", line.plugin, "short name, full id or file")->required();
 }
 
 int run(int argc, char** argv) {

@@ -18,8 +18,11 @@ constexpr std::uint16_t kMachine = EM_AARCH64;
 #error "the ELF machine number of this architecture is not known"
 #endif
 
+// docs/plugin-rules.md
+constexpr std::string_view kRule = "B1";
+
 Error corrupt(std::string what) {
-  return Error{Code::corrupt, std::move(what)};
+  return Error{Code::corrupt, std::move(what), kRule};
 }
 
 /// A T at `offset`, if the file has that many bytes.
@@ -55,15 +58,36 @@ Result<Elf64_Ehdr> read_header(std::span<const std::byte> bytes) {
   if (!header)
     return corrupt("truncated: " + std::to_string(bytes.size()) + " bytes end inside the header");
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB)
-    return Error{Code::unsupported, "other architecture: not a 64-bit little-endian ELF file"};
+    return Error{
+        Code::unsupported, "other architecture: not a 64-bit little-endian ELF file", kRule};
   if (header->e_machine != kMachine)
     return Error{Code::unsupported,
                  "other architecture: ELF machine " + std::to_string(header->e_machine) +
-                     ", this program is built for " + std::to_string(kMachine)};
+                     ", this program is built for " + std::to_string(kMachine),
+                 kRule};
   if (header->e_type != ET_DYN)
     return Error{Code::unsupported,
-                 "not a shared library: ELF type " + std::to_string(header->e_type)};
+                 "not a shared library: ELF type " + std::to_string(header->e_type),
+                 kRule};
   return *header;
+}
+
+/// What the linker asked for; a file that says nothing gets an executable stack.
+bool has_executable_stack(std::span<const std::byte> bytes, const Elf64_Ehdr& header) {
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return true;
+  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+    const auto segment = read_at<Elf64_Phdr>(bytes, header.e_phoff + i * sizeof(Elf64_Phdr));
+    if (segment && segment->p_type == PT_GNU_STACK) return (segment->p_flags & PF_X) != 0;
+  }
+  return true;
+}
+
+void split_folders(std::string_view list, std::vector<std::string>& folders) {
+  while (!list.empty()) {
+    const std::size_t end = list.find(':');
+    folders.emplace_back(list.substr(0, end));
+    list.remove_prefix(end == std::string_view::npos ? list.size() : end + 1);
+  }
 }
 
 }  // namespace
@@ -97,7 +121,7 @@ Result<ElfFile> ElfFile::parse(std::span<const std::byte> bytes) {
     if (!name) return corrupt("a section's name lies outside the table of names");
     section.name = *name;
   }
-  return ElfFile(std::move(sections));
+  return ElfFile(std::move(sections), has_executable_stack(bytes, header));
 }
 
 std::optional<std::span<const std::byte>> ElfFile::section(std::string_view name) const {
@@ -156,6 +180,36 @@ Result<std::vector<std::string>> ElfFile::unresolved_symbols() const {
       names.emplace_back(symbol.name);
   }
   return names;
+}
+
+Result<LinkTraits> ElfFile::link_traits() const {
+  LinkTraits traits;
+  traits.has_executable_stack = has_executable_stack_;
+  LUNA_TRY(const std::vector<Symbol> symbols, dynamic_symbols());
+  for (const Symbol& symbol : symbols)
+    if (ELF64_ST_BIND(symbol.entry.st_info) == STB_GNU_UNIQUE && symbol.entry.st_shndx != SHN_UNDEF)
+      traits.unique_symbols.emplace_back(symbol.name);
+  for (const Section& section : sections_) {
+    if (section.head.sh_type != SHT_DYNAMIC) continue;
+    if (section.head.sh_link >= sections_.size())
+      return corrupt("the dynamic section names no table of texts");
+    const std::span<const std::byte> texts = sections_[section.head.sh_link].bytes;
+    for (std::size_t at = 0; at + sizeof(Elf64_Dyn) <= section.bytes.size();
+         at += sizeof(Elf64_Dyn)) {
+      const Elf64_Dyn entry = *read_at<Elf64_Dyn>(section.bytes, at);
+      if (entry.d_tag == DT_NULL) break;
+      if (entry.d_tag == DT_TEXTREL) traits.has_text_relocations = true;
+      if (entry.d_tag == DT_FLAGS) {
+        traits.has_static_tls |= (entry.d_un.d_val & DF_STATIC_TLS) != 0;
+        traits.has_text_relocations |= (entry.d_un.d_val & DF_TEXTREL) != 0;
+      }
+      if (entry.d_tag != DT_RUNPATH && entry.d_tag != DT_RPATH) continue;
+      const auto text = text_at(texts, entry.d_un.d_val);
+      if (!text) return corrupt("a text of the dynamic section is out of bounds");
+      split_folders(*text, traits.run_paths);
+    }
+  }
+  return traits;
 }
 
 }  // namespace luna::plugin

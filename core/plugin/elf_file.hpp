@@ -15,6 +15,15 @@
 
 namespace luna::plugin {
 
+/// How a library was linked: what it asks of the process that loads it.
+struct LinkTraits {
+  std::vector<std::string> unique_symbols;  ///< STB_GNU_UNIQUE: one object in the whole process
+  std::vector<std::string> run_paths;       ///< where its libraries are looked for, a folder each
+  bool has_static_tls = false;              ///< takes of a small room that is given at start-up
+  bool has_text_relocations = false;
+  bool has_executable_stack = false;
+};
+
 /// A view of a file's bytes, which must outlive it. A value.
 class ElfFile {
  public:
@@ -34,6 +43,9 @@ class ElfFile {
   /// A guess from symbol versions: it serves to explain a refusal, never to decide one.
   [[nodiscard]] Result<std::vector<std::string>> unresolved_symbols() const;
 
+  /// Errors  corrupt: a table that lies out of bounds
+  [[nodiscard]] Result<LinkTraits> link_traits() const;
+
  private:
   struct Section {
     std::string_view name;
@@ -46,10 +58,12 @@ class ElfFile {
     std::optional<std::uint16_t> version;  ///< index into the version tables
   };
 
-  explicit ElfFile(std::vector<Section> sections) : sections_(std::move(sections)) {}
+  ElfFile(std::vector<Section> sections, bool has_executable_stack)
+      : sections_(std::move(sections)), has_executable_stack_(has_executable_stack) {}
   [[nodiscard]] Result<std::vector<Symbol>> dynamic_symbols() const;
 
   std::vector<Section> sections_;
+  bool has_executable_stack_ = false;
 };
 
 }  // namespace luna::plugin

@@ -15,6 +15,10 @@ constexpr const char* kNoteSection = ".note.luna";
 // "Luna" and its zero, padded to a multiple of four.
 constexpr std::size_t kOwnerBytes = 8;
 constexpr std::size_t kNamesInMessageMax = 8;
+// Numbers of docs/plugin-rules.md: the reasons of refusals.
+constexpr std::string_view kRuleNote = "V1";
+constexpr std::string_view kRuleVersion = "V2";
+constexpr std::string_view kRuleExports = "B2";
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -38,7 +42,7 @@ Error explain_missing_note(const ElfFile& elf) {
     message += "; the entry symbol " + std::string(kEntrySymbol) + " is missing";
   if (const auto unresolved = elf.unresolved_symbols(); unresolved && !unresolved->empty())
     message += "; no library it was linked with offers " + joined(*unresolved);
-  return Error{Code::not_found, std::move(message)};
+  return Error{Code::not_found, std::move(message), kRuleNote};
 }
 
 Result<luna_note> parse_record(std::span<const std::byte> section) {
@@ -47,20 +51,23 @@ Result<luna_note> parse_record(std::span<const std::byte> section) {
   if (section.size() < kSize)
     return Error{Code::corrupt,
                  "the note has " + std::to_string(section.size()) + " bytes, at least " +
-                     std::to_string(kSize) + " are needed"};
+                     std::to_string(kSize) + " are needed",
+                 kRuleNote};
   std::memcpy(&head, section.data(), sizeof(head));
   if (head.n_namesz != sizeof(LUNA_NOTE_OWNER) || head.n_type != LUNA_NOTE_TYPE ||
       head.n_descsz < sizeof(luna_note) ||
       std::memcmp(section.data() + sizeof(head), LUNA_NOTE_OWNER, sizeof(LUNA_NOTE_OWNER)) != 0)
-    return Error{Code::corrupt, "the note's owner, type or size is not Luna's"};
+    return Error{Code::corrupt, "the note's owner, type or size is not Luna's", kRuleNote};
   luna_note note{};
   std::memcpy(&note, section.data() + sizeof(head) + kOwnerBytes, sizeof(note));
   if (note.struct_size < sizeof(luna_note))
     return Error{Code::corrupt,
                  "the note's struct_size is " + std::to_string(note.struct_size) + ", at least " +
-                     std::to_string(sizeof(luna_note)) + " is needed"};
+                     std::to_string(sizeof(luna_note)) + " is needed",
+                 kRuleNote};
   if (!is_text(note.id) || !is_text(note.name) || !is_text(note.kinds))
-    return Error{Code::corrupt, "the note's id, name or kinds is empty or not terminated"};
+    return Error{
+        Code::corrupt, "the note's id, name or kinds is empty or not terminated", kRuleNote};
   return note;
 }
 
@@ -72,21 +79,26 @@ Result<void> check_version(const luna_note& note) {
   if (note.abi_major != LUNA_ABI_MAJOR)
     return Error{Code::unsupported,
                  "built for plugin ABI " + version(note.abi_major, note.abi_minor_built) +
-                     ", this program has " + ours};
+                     ", this program has " + ours,
+                 kRuleVersion};
   if (note.abi_minor_needed > LUNA_ABI_MINOR)
     return Error{Code::unsupported,
                  "needs plugin ABI " + version(note.abi_major, note.abi_minor_needed) +
-                     " or newer, this program has " + ours};
+                     " or newer, this program has " + ours,
+                 kRuleVersion};
   return {};
 }
 
 Result<void> check_exports(const ElfFile& elf) {
   LUNA_TRY(std::vector<std::string> exported, elf.exported_symbols());
   if (std::erase(exported, kEntrySymbol) == 0)
-    return Error{Code::not_found, "the entry symbol " + std::string(kEntrySymbol) + " is missing"};
+    return Error{Code::not_found,
+                 "the entry symbol " + std::string(kEntrySymbol) + " is missing",
+                 kRuleExports};
   if (!exported.empty())
     return Error{Code::unsupported,
-                 "exports more than " + std::string(kEntrySymbol) + ": " + joined(exported)};
+                 "exports more than " + std::string(kEntrySymbol) + ": " + joined(exported),
+                 kRuleExports};
   return {};
 }
 

@@ -24,7 +24,8 @@ struct NoteReading {
 ///
 /// Refusals  corrupt (not ELF, truncated, a broken note); not_found (no file, no note, the missing
 ///           entry symbol by name); unsupported (other architecture, other ABI, needs a newer host,
-///           further exported symbols). They do not name the file
+///           further exported symbols). They do not name the file; their reason is the number of
+///           the rule in docs/plugin-rules.md
 /// Source    luna/plugin.h, luna_note
 NoteReading read_note(std::span<const std::byte> file);
 NoteReading read_note(const std::filesystem::path& file);

@@ -16,6 +16,10 @@ namespace {
 
 using QueryFunction = const luna_plugin*(std::uint32_t, std::uint32_t);
 constexpr const char* kEntrySymbol = "luna_plugin_query";
+// Numbers of docs/plugin-rules.md: the reasons of refusals.
+constexpr std::string_view kRuleVersion = "V2";
+constexpr std::string_view kRuleDescriptor = "V3";
+constexpr std::string_view kRuleTable = "V6";
 
 /// Handles of everything that was loaded. Never destroyed: unloading code whose threads, statics
 /// or exit handlers may still run is how hosts crash at exit. [start-up]
@@ -52,7 +56,7 @@ Result<boost::dll::shared_library*> open_resident(const std::filesystem::path& f
       reason = linker_reason(e);
     }
   });
-  if (reason) return Error{Code::io, "cannot be loaded: " + *reason};
+  if (reason) return Error{Code::io, "cannot be loaded: " + *reason, "B8"};
   return &libraries.emplace(file.string(), std::move(library)).first->second;
 }
 
@@ -68,18 +72,21 @@ Result<const luna_plugin*> query(QueryFunction* function, const StartupGuard::Op
       thrown = "an exception that is not a std::exception";
     }
   });
-  if (thrown) return Error{Code::internal, "its query function threw: " + *thrown};
+  if (thrown) return Error{Code::internal, "its query function threw: " + *thrown, "E1"};
   if (descriptor == nullptr)
-    return Error{Code::unsupported, "its query function refuses this program's plugin ABI"};
+    return Error{
+        Code::unsupported, "its query function refuses this program's plugin ABI", kRuleVersion};
   return descriptor;
 }
 
 Result<void> check_equal(const char* what, const char* from_query, const char* from_note) {
-  if (from_query == nullptr) return Error{Code::corrupt, std::string("has no ") + what};
+  if (from_query == nullptr)
+    return Error{Code::corrupt, std::string("has no ") + what, kRuleDescriptor};
   if (std::string_view(from_query) != from_note)
     return Error{
         Code::corrupt,
-        std::string("its ") + what + " is '" + from_query + "', its note says '" + from_note + "'"};
+        std::string("its ") + what + " is '" + from_query + "', its note says '" + from_note + "'",
+        kRuleDescriptor};
   return {};
 }
 
@@ -88,13 +95,17 @@ Result<void> check_descriptor(const luna_plugin* plugin, const luna_note& note) 
     return Error{Code::corrupt,
                  "its descriptor has " + std::to_string(plugin->struct_size) + " bytes, at least " +
                      std::to_string(offsetof(luna_plugin, fini) + sizeof(plugin->fini)) +
-                     " are needed"};
+                     " are needed",
+                 kRuleDescriptor};
   LUNA_TRY(check_equal("id", plugin->id, note.id));
   LUNA_TRY(check_equal("name", plugin->name, note.name));
   if (plugin->abi_major != note.abi_major || plugin->abi_minor_needed != note.abi_minor_needed)
-    return Error{Code::corrupt, "its descriptor and its note state different ABI versions"};
+    return Error{
+        Code::corrupt, "its descriptor and its note state different ABI versions", kRuleDescriptor};
   if (plugin->version == nullptr || plugin->summary == nullptr || plugin->table == nullptr)
-    return Error{Code::corrupt, "its descriptor lacks a version, a summary or a table function"};
+    return Error{Code::corrupt,
+                 "its descriptor lacks a version, a summary or a table function",
+                 kRuleDescriptor};
   return {};
 }
 
@@ -127,7 +138,8 @@ Result<Library> Library::load(const std::filesystem::path& file,
   StartupGuard::Options guard{file.string(), Phase::load, options.candidates, options.limit};
   LUNA_TRY(boost::dll::shared_library * library, open_resident(file, guard));
   if (!library->has(kEntrySymbol))
-    return Error{Code::not_found, std::string("the entry symbol ") + kEntrySymbol + " is missing"};
+    return Error{
+        Code::not_found, std::string("the entry symbol ") + kEntrySymbol + " is missing", "B2"};
   guard.phase = Phase::query;
   LUNA_TRY(const luna_plugin* descriptor, query(&library->get<QueryFunction>(kEntrySymbol), guard));
   LUNA_TRY(check_descriptor(descriptor, note));
@@ -140,15 +152,18 @@ Result<Library> Library::load(const std::filesystem::path& file,
 
 Result<const luna_if*> Library::table(const std::string& kind, std::size_t size_min) const {
   const auto* head = static_cast<const luna_if*>(descriptor_->table(kind.c_str()));
-  if (head == nullptr) return Error{Code::not_found, "offers no table of kind " + kind};
+  if (head == nullptr) return Error{Code::not_found, "offers no table of kind " + kind, kRuleTable};
   if (head->struct_size < size_min)
     return Error{Code::corrupt,
                  "its table of kind " + kind + " has " + std::to_string(head->struct_size) +
-                     " bytes, at least " + std::to_string(size_min) + " are needed"};
+                     " bytes, at least " + std::to_string(size_min) + " are needed",
+                 kRuleTable};
   if (!has_every_function(head, size_min))
-    return Error{Code::corrupt, "its table of kind " + kind + " lacks a function"};
+    return Error{Code::corrupt, "its table of kind " + kind + " lacks a function", kRuleTable};
   if (head->n_params != 0 && head->params == nullptr)
-    return Error{Code::corrupt, "its table of kind " + kind + " declares parameters but has none"};
+    return Error{Code::corrupt,
+                 "its table of kind " + kind + " declares parameters but has none",
+                 kRuleTable};
   return head;
 }
 

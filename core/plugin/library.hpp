@@ -16,6 +16,7 @@ namespace luna::plugin {
 class Library {
  public:
   /// candidates  what else could have been used, printed when the plugin's code ends the process
+  /// limit       as StartupGuard takes it
   struct LoadOptions {
     std::string candidates;
     std::chrono::milliseconds limit = std::chrono::seconds(10);
@@ -26,7 +27,8 @@ class Library {
   /// file    absolute path
   /// Errors  io (the dynamic linker's reason); not_found (no entry symbol); corrupt (descriptor and
   ///         note differ, or a table is not usable); unsupported (the plugin refuses this host);
-  ///         internal (query threw)
+  ///         internal (query threw). Their reason is the number of the rule in
+  ///         docs/plugin-rules.md
   static Result<Library> load(const std::filesystem::path& file,
                               const luna_note& note,
                               const LoadOptions& options);

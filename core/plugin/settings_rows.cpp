@@ -125,37 +125,6 @@ bool add_value(SettingRows& rows, const luna_param& param, const RawValue& value
   }
 }
 
-/// A default's text as the value it stands for.
-std::optional<RawValue> parse_default(const luna_param& param) {
-  const std::string_view text(param.dflt);
-  switch (param.type) {
-    case LUNA_TYPE_BOOL:
-      if (text != "true" && text != "false") return std::nullopt;
-      return RawValue(text == "true");
-    case LUNA_TYPE_INT:
-      if (const auto value = parse<std::int64_t>(param.dflt)) return RawValue(*value);
-      return std::nullopt;
-    case LUNA_TYPE_FLOAT:
-      if (const auto value = parse<double>(param.dflt)) return RawValue(*value);
-      return std::nullopt;
-    case LUNA_TYPE_STRING:
-      return RawValue(std::string(text));
-    case LUNA_TYPE_STRING_LIST:
-      return RawValue(split(text, '|'));
-    case LUNA_TYPE_STRING_MAP: {
-      std::vector<std::pair<std::string, std::string>> map;
-      for (const std::string& entry : split(text, '|')) {
-        const std::size_t equals = entry.find('=');
-        if (equals == std::string::npos) return std::nullopt;
-        map.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
-      }
-      return RawValue(std::move(map));
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
 std::string print_value(const RawValue& value) {
   return std::visit(
       [](const auto& v) -> std::string {
@@ -256,6 +225,36 @@ std::string describe_param(const luna_param& param) {
   return text;
 }
 
+std::optional<RawValue> parse_setting(const luna_param& param, const char* written) {
+  const std::string_view text(written);
+  switch (param.type) {
+    case LUNA_TYPE_BOOL:
+      if (text != "true" && text != "false") return std::nullopt;
+      return RawValue(text == "true");
+    case LUNA_TYPE_INT:
+      if (const auto value = parse<std::int64_t>(written)) return RawValue(*value);
+      return std::nullopt;
+    case LUNA_TYPE_FLOAT:
+      if (const auto value = parse<double>(written)) return RawValue(*value);
+      return std::nullopt;
+    case LUNA_TYPE_STRING:
+      return RawValue(std::string(text));
+    case LUNA_TYPE_STRING_LIST:
+      return RawValue(split(text, '|'));
+    case LUNA_TYPE_STRING_MAP: {
+      std::vector<std::pair<std::string, std::string>> map;
+      for (const std::string& entry : split(text, '|')) {
+        const std::size_t equals = entry.find('=');
+        if (equals == std::string::npos) return std::nullopt;
+        map.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+      }
+      return RawValue(std::move(map));
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
 CheckedRows check_rows(const luna_if& head, const config::RawGroup& settings) {
   CheckedRows checked;
   const std::vector<const luna_param*> params = params_of(head);
@@ -278,7 +277,7 @@ CheckedRows check_rows(const luna_if& head, const config::RawGroup& settings) {
                                   name + " is missing: must be " + describe_param(*param) + " (" +
                                       config::locate(settings.file, settings.at) + ")");
     } else {
-      const auto value = parse_default(*param);
+      const auto value = parse_setting(*param, param->dflt);
       if (!value || !add_value(checked.rows, *param, *value))
         checked.errors.emplace_back(Code::corrupt,
                                     "the plugin's own default for " + name + " is '" + param->dflt +

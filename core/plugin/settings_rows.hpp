@@ -8,6 +8,7 @@
 #include <luna/result.hpp>
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,10 @@ CheckedRows check_rows(const luna_if& head, const config::RawGroup& settings);
 
 /// The declared parameters, read with the stride that the plugin was built with.
 std::vector<const luna_param*> params_of(const luna_if& head);
+
+/// The value that a text stands for, as a default is written: luna_param::dflt. nullopt: it is of
+/// another type.
+std::optional<config::RawValue> parse_setting(const luna_param& param, const char* text);
 
 /// "a whole number in 1..60000", "one of a|b": what a parameter takes, for messages and listings.
 std::string describe_param(const luna_param& param);

@@ -21,6 +21,7 @@ class StartupGuard {
  public:
   /// plugin      file of the plugin
   /// candidates  lines that say what else could have been used
+  /// limit       zero: no guard, whoever calls stands in a process that may end
   struct Options {
     std::string plugin;
     Phase phase = Phase::load;

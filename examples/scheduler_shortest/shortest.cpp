@@ -7,8 +7,9 @@ struct Shortest final : luna::Scheduler {
 
   void plan(const luna::Snapshot& rows, luna::Plan& out) override {
     auto& order = out.order();
-    std::ranges::stable_sort(order, {}, [&](std::uint32_t i) {
-      return rows[i].n_remaining() - aging * rows[i].waited_ms();
+    // By the row itself where two are equal: a stable sort would take memory in each plan.
+    std::ranges::sort(order, {}, [&](std::uint32_t i) {
+      return std::pair(rows[i].n_remaining() - aging * rows[i].waited_ms(), i);
     });
     for (const std::uint32_t i : order)
       if (!out.take(i)) break;  // the step is full

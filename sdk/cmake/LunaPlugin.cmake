@@ -3,7 +3,8 @@
 # Builds <name>.so against the sdk alone: hidden visibility, exactly one exported symbol (by version
 # script: visibility flags leave instances of the standard library's templates visible), no unique
 # symbols, every symbol resolved at link time, its own libraries found beside it ($ORIGIN).
-# Inside Luna's own build the plugin is installed with the program; elsewhere:
+# With the installed sdk each plugin comes with a test, contract_<name>: luna-check holds it against
+# every rule. Inside Luna's own build the plugin is installed with the program; elsewhere:
 #   install(TARGETS <name> LIBRARY DESTINATION ${LUNA_PLUGIN_INSTALL_DIR})
 set(LUNA_PLUGIN_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
 set(LUNA_PLUGIN_INSTALL_DIR "lib/luna/plugins")  # beside bin/: where the program looks
@@ -28,6 +29,9 @@ function(luna_add_plugin name)
   # A sanitizer's runtime belongs to the program, so its symbols stay open in the plugin.
   if(NOT LUNA_SANITIZE AND NOT "${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize")
     target_link_options(${name} PRIVATE "LINKER:--no-undefined")
+  endif()
+  if(DEFINED LUNA_CHECK)
+    add_test(NAME contract_${name} COMMAND ${LUNA_CHECK} $<TARGET_FILE:${name}>)
   endif()
   if(DEFINED LUNA_PLUGIN_OUTPUT_DIRECTORY)
     set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${LUNA_PLUGIN_OUTPUT_DIRECTORY}")

@@ -1,408 +1,51 @@
-// Groups of devices of known costs in virtual time, driven by a policy through its C table. Every
-// plan is held against the rules of the contract.
+// The machine of core/check/fleet.hpp, driven by a policy class for a test.
 #pragma once
 
-#include "support/plan_legality.hpp"
+#include "core/check/fleet.hpp"
 
 #include <luna/scheduler.hpp>
-#include <luna/step_cost.hpp>
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <deque>
+#include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace luna::test {
 
-struct FleetGroup {
-  std::uint32_t n_devices = 1;
-  std::uint32_t n_blocks = 1024;
-  std::uint32_t n_steps_max = 1;  ///< in flight
-  StepCost cost{.fixed_ns = 3e6, .row_ns = 2e5, .kv_ns = 100.0};
-};
+using check::FleetGroup;
+using check::FleetJob;
+using check::FleetOptions;
 
-struct FleetOptions {
-  std::vector<FleetGroup> groups = std::vector<FleetGroup>(2);
-  bool shows_cost = true;
-  std::uint32_t n_rows_max = 256;
-  std::uint32_t n_seqs_max = 16;
-  std::uint32_t block_tokens = 32;
-  std::uint64_t block_bytes = 4096;
-  double bytes_per_ns = 0.0;  ///< of every link; 0: rows cannot move
-};
-
-/// What is asked of the fleet, and what came of it.
-struct FleetJob {
-  std::uint32_t n_prompt = 10;
-  std::uint32_t n_generated_max = 10;
-  std::int32_t priority = 0;
-  std::uint32_t tenant = 0;
-  std::uint64_t deadline_ns = 0;
-  /// What the prefix cache of each group has of the prompt; none: nothing.
-  std::vector<std::uint32_t> n_found = {};
-
-  std::uint64_t id = 0;
-  std::uint64_t arrival_ns = 0;
-  std::uint32_t state = LUNA_REQ_WAITING;
-  std::optional<std::size_t> group = std::nullopt;
-  std::uint16_t assigned_for = 0;  ///< reason
-  std::uint32_t n_prefill = 0;
-  std::uint32_t n_computed = 0;  ///< with those of steps in flight
-  std::uint32_t n_cached = 0;
-  std::uint32_t n_generated = 0;
-  std::uint32_t n_blocks = 0;
-  std::uint32_t n_preempted = 0;
-  std::uint32_t n_steps = 0;
-  std::optional<std::size_t> moving_to = std::nullopt;
-  std::uint64_t copied_ns = 0;  ///< when its KV is there
-  std::uint32_t n_moves = 0;
-  bool has_ended = false;
-  std::optional<std::uint16_t> rejected_for = std::nullopt;
-  std::uint64_t started_ns = 0;  ///< end of its first step
-  std::uint64_t ended_ns = 0;
-};
-
+/// Every breach of a rule fails the test.
 template <typename Policy>
-class FleetRig {
+class FleetRig : public check::Fleet {
  public:
   FleetRig(std::unique_ptr<Policy> policy, FleetOptions with)
-      : options(std::move(with)), policy_(std::move(policy)), flights_(options.groups.size()) {}
-
-  FleetJob& add(FleetJob job) {
-    job.id = ++last_id_;
-    job.arrival_ns = now_ns;
-    job.n_prefill = job.n_prompt;
-    if (options.groups.size() == 1) job.group = 0;
-    jobs.push_back(std::move(job));
-    live_.push_back(&jobs.back());
-    return jobs.back();
+      : Fleet(std::move(with),
+              [this](const luna_snapshot& s, luna_plan& plan, luna_err& err) {
+                return SchedulerInstance<Policy>::plan(&policy_, &s, &plan, &err);
+              }),
+        policy_(std::move(policy)) {}
+  FleetRig(const FleetRig&) = delete;
+  FleetRig& operator=(const FleetRig&) = delete;
+  ~FleetRig() {
+    for (const check::FleetBreach& breach : breaches)
+      ADD_FAILURE() << "plan " << breach.plan << ": " << breach.breach.text;
   }
 
-  /// Plans as long as they begin a step, then the time to the next event. False: nothing is left.
-  bool turn() {
-    if (live_.empty()) return false;
-    bool begins = true;
-    while (begins && has_room() && has_plannable())
-      begins = ask();
-    return go_on();
-  }
   void run(std::size_t n_turns_max = 300'000) {
-    for (std::size_t n = 0; n < n_turns_max; ++n)
-      if (!turn()) return;
-    ADD_FAILURE() << "the policy does not come to an end: " << live_.size() << " left, first "
-                  << describe(*live_.front());
+    EXPECT_TRUE(Fleet::run(n_turns_max)) << n_live() << " left, first " << describe_first();
   }
   void run_until(const std::function<bool()>& condition, std::size_t n_turns_max = 300'000) {
     for (std::size_t n = 0; n < n_turns_max && !condition(); ++n)
       if (!turn()) break;
     EXPECT_TRUE(condition());
   }
-  [[nodiscard]] std::uint32_t n_blocks_used(std::size_t group) const {
-    std::uint32_t n = 0;
-    for (const FleetJob* job : live_)
-      if (job->group == group || job->moving_to == group) n += job->n_blocks;
-    return n;
-  }
-  [[nodiscard]] std::uint32_t n_running(std::size_t group) const {
-    return static_cast<std::uint32_t>(
-        std::count_if(live_.begin(), live_.end(), [group](const FleetJob* job) {
-          return job->group == group && job->state != LUNA_REQ_WAITING;
-        }));
-  }
-
-  const FleetOptions options;
-  std::deque<FleetJob> jobs;
-  std::uint64_t now_ns = 1'000'000'000;
-  std::uint64_t n_plans = 0;
-  std::uint64_t plan_hash = 0xCBF29CE484222325U;  ///< of all plans so far
 
  private:
-  static constexpr std::uint32_t kVerbs = 1U << LUNA_VERB_RUN | 1U << LUNA_VERB_ASSIGN |
-                                          1U << LUNA_VERB_PREEMPT | 1U << LUNA_VERB_REJECT;
-  struct Ran {
-    FleetJob* job;
-    std::uint32_t n_tokens;
-  };
-  struct Flight {
-    std::uint64_t end_ns;
-    std::vector<Ran> rows;
-  };
-
-  [[nodiscard]] std::uint32_t first_device(std::size_t group) const {
-    std::uint32_t device = 0;
-    for (std::size_t g = 0; g < group; ++g)
-      device += options.groups[g].n_devices;
-    return device;
-  }
-  [[nodiscard]] std::size_t group_of(std::uint32_t device) const {
-    std::size_t group = 0;
-    while (group + 1 < options.groups.size() && first_device(group + 1) <= device)
-      ++group;
-    return group;
-  }
-  [[nodiscard]] bool has_room() const {
-    for (std::size_t g = 0; g < flights_.size(); ++g)
-      if (flights_[g].size() < options.groups[g].n_steps_max) return true;
-    return false;
-  }
-  static std::uint32_t n_wanted(const FleetJob& job) {
-    if (job.state == LUNA_REQ_DECODE) return job.n_steps > 0 ? 0 : 1;
-    return job.n_prefill - job.n_computed;
-  }
-  [[nodiscard]] bool has_plannable() const {
-    return std::any_of(live_.begin(), live_.end(), [](const FleetJob* job) {
-      return job->n_steps == 0 || n_wanted(*job) > 0;
-    });
-  }
-
-  /// Whether a step began.
-  bool ask() {
-    fill();
-    luna_snapshot s{};
-    s.struct_size = sizeof(s);
-    s.req_stride = sizeof(luna_req_row);
-    s.device_stride = sizeof(luna_device_row);
-    s.prefix_stride = sizeof(luna_prefix_row);
-    s.link_stride = sizeof(luna_link_row);
-    s.n_links = static_cast<std::uint32_t>(links_.size());
-    s.links = links_.data();
-    s.n_reqs = static_cast<std::uint32_t>(rows_.size());
-    s.n_devices = static_cast<std::uint32_t>(devices_.size());
-    s.n_prefixes = static_cast<std::uint32_t>(prefixes_.size());
-    s.n_rows_max = options.n_rows_max;
-    s.n_seqs_max = options.n_seqs_max;
-    s.kv_block_tokens = options.block_tokens;
-    s.step = n_plans;
-    s.now_ns = now_ns;
-    s.verbs = kVerbs | (options.bytes_per_ns > 0.0 ? 1U << LUNA_VERB_MOVE : 0U);
-    s.reqs = rows_.data();
-    s.devices = devices_.data();
-    s.prefixes = prefixes_.data();
-    for (std::size_t g = 0; g < flights_.size(); ++g) {
-      s.n_steps_in_flight += static_cast<std::uint32_t>(flights_[g].size());
-      s.n_steps_in_flight_max += options.groups[g].n_steps_max;
-    }
-    actions_.assign(8192, luna_action{});
-    plan_ = {};
-    plan_.struct_size = sizeof(plan_);
-    plan_.n_actions_max = static_cast<std::uint32_t>(actions_.size());
-    plan_.actions = actions_.data();
-    luna_err err = make_err();
-    EXPECT_EQ(SchedulerInstance<Policy>::plan(&policy_, &s, &plan_, &err), LUNA_OK) << text_of(err);
-    for (const std::string& fault : PlanLegality(s, plan_).faults())
-      ADD_FAILURE() << "plan " << n_plans << ": " << fault;
-    ++n_plans;
-    return apply();
-  }
-
-  [[nodiscard]] std::string describe(const FleetJob& job) const {
-    const std::string group = job.group ? std::to_string(*job.group) : "none";
-    return "request " + std::to_string(job.id) + " state " + std::to_string(job.state) + " group " +
-           group + " computed " + std::to_string(job.n_computed) + " of " +
-           std::to_string(job.n_prefill) + " steps " + std::to_string(job.n_steps) + " blocks " +
-           std::to_string(job.n_blocks);
-  }
-
-  void fill() {
-    rows_.clear();
-    prefixes_.clear();
-    devices_.clear();
-    for (const FleetJob* job : live_) {
-      const auto row = static_cast<std::uint32_t>(rows_.size());
-      rows_.push_back(row_of(*job));
-      if (job->group) continue;
-      for (std::size_t g = 0; g < job->n_found.size(); ++g)
-        if (job->n_found[g] > 0) prefixes_.push_back({row, first_device(g), job->n_found[g], 0});
-    }
-    for (std::size_t g = 0; g < options.groups.size(); ++g)
-      for (std::uint32_t d = 0; d < options.groups[g].n_devices; ++d)
-        devices_.push_back(device_of(g, first_device(g) + d));
-    links_.clear();
-    if (options.bytes_per_ns <= 0.0) return;
-    for (std::uint32_t from = 0; from < devices_.size(); ++from)
-      for (std::uint32_t to = 0; to < devices_.size(); ++to)
-        if (from != to) links_.push_back({from, to, 1000, options.bytes_per_ns});
-  }
-  [[nodiscard]] luna_req_row row_of(const FleetJob& job) const {
-    luna_req_row row{};
-    row.id = job.id;
-    row.arrival_ns = job.arrival_ns;
-    row.deadline_ns = job.deadline_ns;
-    row.state = job.state;
-    row.priority = job.priority;
-    row.tenant = job.tenant;
-    row.device = job.group ? first_device(*job.group) : LUNA_NO_DEVICE;
-    row.moving_to = job.moving_to ? first_device(*job.moving_to) : LUNA_NO_DEVICE;
-    row.n_prompt = job.n_prefill;
-    row.n_computed = job.n_computed;
-    row.n_generated = job.n_generated;
-    row.n_generated_max = job.n_generated_max;
-    row.n_kv_blocks = job.n_blocks;
-    row.n_kv_blocks_freed = job.n_blocks;
-    row.n_preempted = job.n_preempted;
-    row.n_steps = job.n_steps;
-    return row;
-  }
-  [[nodiscard]] luna_device_row device_of(std::size_t g, std::uint32_t number) const {
-    const FleetGroup& group = options.groups[g];
-    luna_device_row device{};
-    device.device = number;
-    device.group = static_cast<std::uint32_t>(g);
-    device.n_kv_blocks_total = group.n_blocks;
-    device.n_kv_blocks_free = group.n_blocks - n_blocks_used(g);
-    device.kv_bytes_total = device.n_kv_blocks_total * options.block_bytes;
-    device.kv_bytes_free = device.n_kv_blocks_free * options.block_bytes;
-    device.n_steps_in_flight = static_cast<std::uint32_t>(flights_[g].size());
-    device.n_steps_in_flight_max = group.n_steps_max;
-    device.n_running = n_running(g);
-    if (options.shows_cost) {
-      device.step_ns_fixed = static_cast<float>(group.cost.fixed_ns);
-      device.step_ns_per_row = static_cast<float>(group.cost.row_ns);
-      device.step_ns_per_kv_token = static_cast<float>(group.cost.kv_ns);
-    }
-    return device;
-  }
-
-  bool apply() {
-    bool begins = false;
-    std::vector<Flight> begun(options.groups.size());
-    std::vector<double> ns(options.groups.size());
-    for (std::uint32_t a = 0; a < plan_.n_actions; ++a) {
-      const luna_action& action = plan_.actions[a];
-      hash(action);
-      FleetJob& job = *live_[action.row];
-      switch (action.verb) {
-        case LUNA_VERB_ASSIGN:
-          job.group = group_of(action.device);
-          job.assigned_for = action.reason;
-          job.n_computed = *job.group < job.n_found.size() ? job.n_found[*job.group] : 0;
-          break;
-        case LUNA_VERB_RUN:
-          ns[*job.group] +=
-              options.groups[*job.group].cost.chunk_ns(job.n_computed, action.n_tokens);
-          begun[*job.group].rows.push_back({&job, action.n_tokens});
-          break;
-        case LUNA_VERB_MOVE:
-          job.moving_to = group_of(action.device);
-          job.copied_ns = now_ns + static_cast<std::uint64_t>(
-                                       static_cast<double>(job.n_blocks * options.block_bytes) /
-                                       options.bytes_per_ns);
-          ++job.n_moves;
-          break;
-        default:
-          give_up(job, action);
-      }
-    }
-    for (std::size_t g = 0; g < begun.size(); ++g) {
-      if (begun[g].rows.empty()) continue;
-      begins = true;
-      start(g, std::move(begun[g]), ns[g]);
-    }
-    erase_ended();
-    return begins;
-  }
-  void give_up(FleetJob& job, const luna_action& action) {
-    job.n_blocks = 0;
-    job.n_computed = 0;
-    job.moving_to.reset();
-    if (action.verb == LUNA_VERB_REJECT) {
-      job.rejected_for = action.reason;
-      return end(job);
-    }
-    job.state = LUNA_REQ_WAITING;
-    job.n_prefill = job.n_prompt + job.n_generated;
-    if (options.groups.size() > 1) job.group.reset();
-    ++job.n_preempted;
-  }
-  void start(std::size_t g, Flight flight, double ns) {
-    for (const Ran& ran : flight.rows) {
-      FleetJob& job = *ran.job;
-      ++job.n_steps;
-      if (job.state == LUNA_REQ_WAITING) job.state = LUNA_REQ_PREFILL;
-      job.n_computed += ran.n_tokens;
-      job.n_blocks = std::max(job.n_blocks, blocks(job.n_computed));
-    }
-    EXPECT_LE(n_blocks_used(g), options.groups[g].n_blocks);
-    flight.end_ns = now_ns + static_cast<std::uint64_t>(options.groups[g].cost.fixed_ns + ns) + 1;
-    if (!flights_[g].empty())
-      flight.end_ns = std::max(flight.end_ns, flights_[g].back().end_ns + 1);
-    flights_[g].push_back(std::move(flight));
-  }
-
-  // To the next end of a step, or to when the policy wished to be woken.
-  bool go_on() {
-    std::optional<std::size_t> next;
-    for (std::size_t g = 0; g < flights_.size(); ++g)
-      if (!flights_[g].empty() &&
-          (!next || flights_[g].front().end_ns < flights_[*next].front().end_ns))
-        next = g;
-    const bool wakes = plan_.wake_at_ns > now_ns && has_room();
-    if (!next || (wakes && plan_.wake_at_ns < flights_[*next].front().end_ns)) {
-      if (!wakes) return !live_.empty() && has_room() && has_plannable();
-      now_ns = plan_.wake_at_ns;
-      end_copies();
-      return true;
-    }
-    now_ns = flights_[*next].front().end_ns;
-    const Flight flight = std::move(flights_[*next].front());
-    flights_[*next].pop_front();
-    for (const Ran& ran : flight.rows)
-      finish(*ran.job);
-    erase_ended();
-    end_copies();
-    return !live_.empty();
-  }
-  void end_copies() {
-    for (FleetJob* job : live_) {
-      if (!job->moving_to || job->n_steps > 0 || now_ns < job->copied_ns) continue;
-      job->group = std::exchange(job->moving_to, std::nullopt);
-    }
-  }
-  void finish(FleetJob& job) {
-    --job.n_steps;
-    if (job.started_ns == 0) job.started_ns = now_ns;
-    if (job.n_steps > 0 || job.n_computed < job.n_prefill) return;
-    job.state = LUNA_REQ_DECODE;
-    if (++job.n_generated == job.n_generated_max) end(job);
-  }
-  void end(FleetJob& job) {
-    job.has_ended = true;
-    job.ended_ns = now_ns;
-    job.n_blocks = 0;
-    job.moving_to.reset();
-  }
-  void erase_ended() {
-    std::erase_if(live_, [](const FleetJob* job) { return job->has_ended; });
-  }
-  [[nodiscard]] std::uint32_t blocks(std::uint32_t n_tokens) const {
-    return (n_tokens + options.block_tokens - 1) / options.block_tokens;
-  }
-  void hash(const luna_action& action) {
-    for (const std::uint64_t part : {rows_[action.row].id,
-                                     std::uint64_t{action.verb},
-                                     std::uint64_t{action.reason},
-                                     std::uint64_t{action.device},
-                                     std::uint64_t{action.n_tokens}})
-      plan_hash = (plan_hash ^ part) * 0x100000001B3U;
-  }
-
   SchedulerInstance<Policy> policy_;
-  std::uint64_t last_id_ = 0;
-  std::vector<FleetJob*> live_;              // in order of arrival
-  std::vector<std::deque<Flight>> flights_;  // by group, in order of their ends
-  std::vector<luna_req_row> rows_;
-  std::vector<luna_device_row> devices_;
-  std::vector<luna_prefix_row> prefixes_;
-  std::vector<luna_link_row> links_;
-  std::vector<luna_action> actions_;
-  luna_plan plan_{};
 };
 
 }  // namespace luna::test

@@ -1,5 +1,6 @@
 // `luna check`, `luna plugins ...`: exit statuses and what they print.
 #include "core/app/command_check.hpp"
+#include "core/app/command_new.hpp"
 #include "core/app/command_plugins.hpp"
 
 #include <gmock/gmock.h>
@@ -93,6 +94,58 @@ TEST(PluginsCommand, WhyOfAFileTellsTheTrueReason) {
   EXPECT_THAT(why((kZoo / "undefined_symbol" / "zoo_undefined_symbol.so").string()).err,
               HasSubstr("luna_zoo_missing_symbol"));
   EXPECT_THAT(why((kZoo / "no_note" / "zoo_no_note.so").string()).err, HasSubstr(".note.luna"));
+}
+
+class NewCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("luna-new-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  Ran make(const std::string& kind, const std::string& name, const std::string& id = "") {
+    return run([&](const CommandStreams& s) {
+      return run_plugins_new(
+          {kind, name, id, folder_, fs::path(LUNA_SOURCE_DIR) / "sdk" / "templates"}, s);
+    });
+  }
+  fs::path folder_;
+};
+
+TEST_F(NewCommand, FillsInNameClassAndIdInEveryFile) {
+  for (const char* const kind : {"scheduler", "role", "quant", "transport", "backend"}) {
+    EXPECT_EQ(make(kind, "two_words", "com.example.two").status, 0) << kind;
+    std::string all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr("@")));
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path());
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    EXPECT_THAT(all, HasSubstr("TwoWords"));
+    EXPECT_THAT(all, HasSubstr("com.example.two"));
+    for (const char* const word : {"@NAME@", "@CLASS@", "@ID@", "@KIND@"})
+      EXPECT_THAT(all, Not(HasSubstr(word)));
+    EXPECT_TRUE(fs::exists(folder_ / "src" / "two_words.cpp"));
+    EXPECT_NE(fs::status(folder_ / "ci.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
+    fs::remove_all(folder_);
+  }
+}
+
+TEST_F(NewCommand, RefusesWhatCannotBeANameAKindOrAnId) {
+  EXPECT_THAT(make("policy", "mine").err, HasSubstr("there are: scheduler role"));
+  for (const char* const name : {"", "Mine", "2nd", "a-b", "mine_", "../x"})
+    EXPECT_THAT(make("role", name).err, HasSubstr("must be small letters")) << name;
+  EXPECT_THAT(make("role", std::string(32, 'a')).err, HasSubstr("fewer than 32"));
+  EXPECT_THAT(make("role", "mine", "no dots").err, HasSubstr("reverse DNS"));
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_F(NewCommand, WritesOverNothing) {
+  EXPECT_EQ(make("role", "mine").status, 0);
+  const Ran again = make("role", "mine");
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, HasSubstr("is there and not empty"));
 }
 
 class CheckCommand : public testing::Test {

@@ -1,6 +1,6 @@
 // What a group that is short of memory gives to the devices of others, and what comes back.
+#include "core/check/plan_legality.hpp"
 #include "plugins/scheduler_flowsplit/flow_policy.hpp"
-#include "support/plan_legality.hpp"
 
 #include <gtest/gtest.h>
 
@@ -82,8 +82,8 @@ class Scene {
     plan.actions = actions.data();
     luna_err err = make_err();
     EXPECT_EQ(SchedulerInstance<FlowPolicy>::plan(&policy, &s, &plan, &err), LUNA_OK);
-    for (const std::string& fault : PlanLegality(s, plan).faults())
-      ADD_FAILURE() << fault;
+    for (const check::PlanBreach& breach : check::PlanLegality(s, plan).faults())
+      ADD_FAILURE() << breach.text;
     actions.resize(plan.n_actions);
     std::erase_if(actions, [](const luna_action& action) { return action.verb == LUNA_VERB_RUN; });
     return actions;

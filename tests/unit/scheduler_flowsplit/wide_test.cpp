@@ -1,6 +1,6 @@
 // Rows larger than any group: when they begin, what is kept for them, what of them leaves home.
+#include "core/check/plan_legality.hpp"
 #include "plugins/scheduler_flowsplit/flow_policy.hpp"
-#include "support/plan_legality.hpp"
 
 #include <gtest/gtest.h>
 
@@ -88,8 +88,8 @@ class Scene {
     plan.actions = actions.data();
     luna_err err = make_err();
     EXPECT_EQ(SchedulerInstance<FlowPolicy>::plan(policy_.get(), &s, &plan, &err), LUNA_OK);
-    for (const std::string& fault : PlanLegality(s, plan).faults())
-      ADD_FAILURE() << fault;
+    for (const check::PlanBreach& breach : check::PlanLegality(s, plan).faults())
+      ADD_FAILURE() << breach.text;
     actions.resize(plan.n_actions);
     return actions;
   }

@@ -103,7 +103,7 @@ const void* table(const char* kind) {
 }  // namespace
 
 /// What luna_plugin_query answers.
-extern "C" const luna_plugin* luna_zoo_query() {
+extern "C" const luna_plugin* luna_zoo_query(std::uint32_t /*major*/, std::uint32_t /*minor*/) {
   if (is("throws_in_query")) throw std::logic_error("thrown by query");
   if (is("refuses_host")) return nullptr;
   static const luna_plugin plugin = {

@@ -3,6 +3,10 @@
 
 #include <string_view>
 
+#ifndef LUNA_ZOO_KIND
+#define LUNA_ZOO_KIND LUNA_KIND_SCHEDULER
+#endif
+
 namespace {
 
 constexpr bool is(std::string_view fault) {
@@ -10,7 +14,7 @@ constexpr bool is(std::string_view fault) {
 }
 
 constexpr luna::NoteRecord make_zoo_note() {
-  luna::NoteRecord record = luna::make_note("org.luna.test.zoo", "zoo", LUNA_KIND_SCHEDULER);
+  luna::NoteRecord record = luna::make_note("org.luna.test.zoo", "zoo", LUNA_ZOO_KIND);
   if (is("other_major")) record.note.abi_major = 99;
   if (is("newer_minor")) record.note.abi_minor_needed = 99;
   if (is("broken_note")) record.name[0] = 'X';

@@ -1,5 +1,5 @@
-// Whether a plan is legal by the rules of abi/scheduler.h, for tests of policies: what core's gate
-// refuses, said in words. It knows of KV what a snapshot tells.
+// Whether a plan is legal by the rules of abi/scheduler.h: what core's gate refuses, said in words.
+// It knows of KV what a snapshot tells.
 #pragma once
 
 #include <luna/abi/scheduler.h>
@@ -8,11 +8,19 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace luna::test {
+namespace luna::check {
+
+/// A rule that a plan breaks.
+struct PlanBreach {
+  std::string_view rule;  ///< of core/check/rules.hpp
+  std::string text;       ///< with the row
+};
 
 /// The rules, over one snapshot and its plan. Rows have the sizes of this build.
 class PlanLegality {
@@ -34,10 +42,10 @@ class PlanLegality {
   }
 
   /// Everything that is wrong; empty: legal.
-  std::vector<std::string> faults() {
+  std::vector<PlanBreach> faults() {
     faults_.clear();
     if (plan_.n_actions > plan_.n_actions_max) {
-      blame("more actions than there is room for", 0);
+      blame("more actions than there is room for", 0, "O3");
       return faults_;
     }
     const std::span actions(plan_.actions, plan_.n_actions);
@@ -47,11 +55,12 @@ class PlanLegality {
       carry_out(action);
     const bool waits = s_.n_reqs > 0;
     if (waits && actions.empty() && plan_.wake_at_ns == 0 && s_.n_steps_in_flight == 0)
-      blame("changes nothing", 0);
+      blame("changes nothing", 0, "S5");
     return faults_;
   }
 
  private:
+  static constexpr std::string_view kBudget = "S2";
   struct Group {
     std::uint32_t first;  // device
     std::int64_t n_blocks_left;
@@ -61,8 +70,8 @@ class PlanLegality {
     std::uint32_t n_rows = 0;
   };
 
-  void blame(const char* what, std::uint32_t row) {
-    faults_.push_back("row " + std::to_string(row) + ": " + what);
+  void blame(const char* what, std::uint32_t row, std::string_view rule = "S1") {
+    faults_.push_back({rule, "row " + std::to_string(row) + ": " + what});
   }
   Group* group_of(std::uint32_t device) {
     Group* found = nullptr;
@@ -96,6 +105,7 @@ class PlanLegality {
     switch (action.verb) {
       case LUNA_VERB_PREEMPT:
       case LUNA_VERB_REJECT:
+        named_.insert(action.row);
         return;
       case LUNA_VERB_RUN:
         return run(action);
@@ -115,7 +125,7 @@ class PlanLegality {
     if (!is_device(action.device)) return blame("assigned to no device", action.row);
     if (s_.reqs[action.row].state != LUNA_REQ_WAITING)
       return blame("assigned while it runs", action.row);
-    if (n_actions_of_[action.row] > 0) return blame("assigned after it was named", action.row);
+    if (named_.contains(action.row)) return blame("assigned after it was named", action.row);
     if (device(action.device).is_leaving != 0) return blame("to a group that leaves", action.row);
     if (!assigned_.emplace(action.row, group_of(action.device)->first).second)
       blame("assigned twice", action.row);
@@ -125,6 +135,7 @@ class PlanLegality {
     if (action.row >= s_.n_reqs) return blame("no such row", action.row);
     const luna_req_row& row = s_.reqs[action.row];
     if (++n_actions_of_[action.row] > 1) return blame("named twice", action.row);
+    named_.insert(action.row);
     Group* const group = group_of(device_of(action.row));
     if (group == nullptr) return blame("runs in no group", action.row);
     if (!group->has_free_step) return blame("runs in a group that has no step free", action.row);
@@ -135,8 +146,10 @@ class PlanLegality {
     if (action.n_tokens == 0 || action.n_tokens > n_wanted)
       return blame("runs more or fewer tokens than it has", action.row);
     group->n_tokens += action.n_tokens;
-    if (group->n_tokens > s_.n_rows_max) return blame("one token more than a step", action.row);
-    if (++group->n_rows > s_.n_seqs_max) return blame("one row more than a step", action.row);
+    if (group->n_tokens > s_.n_rows_max)
+      return blame("one token more than a step", action.row, kBudget);
+    if (++group->n_rows > s_.n_seqs_max)
+      return blame("one row more than a step", action.row, kBudget);
     take_blocks(*group, action, n_first);
   }
 
@@ -165,7 +178,8 @@ class PlanLegality {
     const std::int64_t n_needed =
         std::max<std::int64_t>(blocks(n_first + action.n_tokens) - n_has, 0) +
         row.n_kv_blocks_copied;
-    if (n_needed + n_spared > group.n_blocks_left) return blame("too few KV blocks", action.row);
+    if (n_needed + n_spared > group.n_blocks_left)
+      return blame("too few KV blocks", action.row, kBudget);
     group.n_blocks_left -= n_needed;
   }
   [[nodiscard]] bool has_holders(const Group& group) {
@@ -192,7 +206,7 @@ class PlanLegality {
       return blame("sliced to a group that holds no parts of its own", action.row);
     Group* const to = group_of(action.device);
     to->n_blocks_left -= blocks(action.n_tokens);
-    if (to->n_blocks_left < 0) blame("sliced to where it has no room", action.row);
+    if (to->n_blocks_left < 0) blame("sliced to where it has no room", action.row, kBudget);
   }
 
   void move(const luna_action& action) {
@@ -209,7 +223,7 @@ class PlanLegality {
     if (device(action.device).attention != device(row.device).attention)
       return blame("moved to a group of other arithmetic", action.row);
     to->n_blocks_left -= row.n_kv_blocks;
-    if (to->n_blocks_left < 0) blame("moved to where it has no room", action.row);
+    if (to->n_blocks_left < 0) blame("moved to where it has no room", action.row, kBudget);
   }
 
   [[nodiscard]] const luna_prefix_row* prefix_of(std::uint32_t row, std::uint32_t device) const {
@@ -234,7 +248,8 @@ class PlanLegality {
   std::vector<Group> groups_;
   std::map<std::uint32_t, std::uint32_t> assigned_;  // row to first device
   std::map<std::uint32_t, std::uint32_t> n_actions_of_;
-  std::vector<std::string> faults_;
+  std::set<std::uint32_t> named_;  // by actions that came before, but ASSIGN
+  std::vector<PlanBreach> faults_;
 };
 
-}  // namespace luna::test
+}  // namespace luna::check

@@ -1,0 +1,62 @@
+#include "core/check/workload.hpp"
+
+#include <algorithm>
+
+namespace luna::check {
+
+FleetOptions Workload::draw_fleet() {
+  FleetOptions fleet;
+  fleet.groups.assign(below(2) == 0 ? 1 : 1 + below(4), {});
+  for (FleetGroup& group : fleet.groups) {
+    group.n_devices = 1 + below(3);
+    group.n_steps_max = below(2) == 0 ? 1 : group.n_devices;
+    group.n_blocks = 24 + below(200);
+    group.n_blocks_reserve = below(3) == 0 ? 1 + below(4) : 0;
+    group.cost.fixed_ns = 1e5 * (1 + below(80));
+    group.cost.row_ns = 1e4 * (1 + below(60));
+    group.cost.kv_ns = 10.0 * below(30);
+  }
+  fleet.shows_cost = below(4) != 0;
+  fleet.n_rows_max = 16U << below(6);
+  fleet.n_seqs_max = 1 + below(32);
+  fleet.block_tokens = 32U << below(2);
+  fleet.bytes_per_ns = below(3) == 0 ? 1.0 : 0.0;
+  return fleet;
+}
+
+FleetJob Workload::draw_job(const FleetOptions& fleet, std::uint64_t now_ns) {
+  // The engine lets in what some group could hold with all that it may generate; the smallest here,
+  // so that each may be chosen.
+  const auto smallest = std::ranges::min_element(fleet.groups, {}, &FleetGroup::n_blocks);
+  const std::uint32_t n_tokens_max =
+      (smallest->n_blocks - smallest->n_blocks_reserve - 1) * fleet.block_tokens;
+  FleetJob job;
+  job.n_prompt = 1 + below(below(4) == 0 ? n_tokens_max / 2 : 120);
+  job.n_prompt = std::min(job.n_prompt, n_tokens_max / 2);
+  job.n_generated_max = std::min(1 + below(60), n_tokens_max - job.n_prompt);
+  job.priority = static_cast<std::int32_t>(below(3)) - 1;
+  job.tenant = below(5);
+  if (below(4) == 0) job.deadline_ns = now_ns + std::uint64_t{1'000'000} * (1 + below(5000));
+  if (below(4) == 0) job.n_draft = 1 + below(6);
+  if (fleet.groups.size() > 1 && below(5) == 0) {
+    job.n_found.resize(fleet.groups.size());
+    const std::uint32_t n_found = job.n_prompt / fleet.block_tokens / 2 * fleet.block_tokens;
+    job.n_found[below(static_cast<std::uint32_t>(job.n_found.size()))] = n_found;
+  }
+  return job;
+}
+
+bool Workload::run(Fleet& fleet, std::uint32_t n_jobs) {
+  for (std::uint32_t n_left = n_jobs; n_left > 0;) {
+    for (std::uint32_t n = std::min(n_left, 1 + below(12)); n > 0; --n, --n_left)
+      fleet.add(draw_job(fleet.options, fleet.now_ns));
+    for (std::uint32_t n = below(30); n > 0; --n)
+      if (!fleet.turn()) break;
+    if (!fleet.breaches.empty()) return false;
+    if (below(4) == 0)
+      fleet.cancel(fleet.jobs[below(static_cast<std::uint32_t>(fleet.jobs.size()))]);
+  }
+  return fleet.run();
+}
+
+}  // namespace luna::check
