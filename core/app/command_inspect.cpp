@@ -40,13 +40,16 @@ struct Findings {
   std::optional<Error> error;             // the first thing that is wrong
 };
 
-Result<void> examine(const WeightFile& file, Findings& findings) {
-  if (file.container() != LUNA_CONTAINER_GGUF) return {};
+Result<void> examine(const WeightFile& file,
+                     const std::filesystem::path& path,
+                     Findings& findings) {
+  const bool is_gguf = file.container() == LUNA_CONTAINER_GGUF;
+  if (!is_gguf && file.find_metadata("general.architecture") == nullptr) return {};
   LUNA_TRY(findings.shard, model::read_shard_keys(file));
   if (findings.shard && findings.shard->count > 1) return {};
   LUNA_TRY(findings.config, model::read_model_config(file));
   LUNA_TRY(model::check_weights(*findings.config, file));
-  auto vocabulary = model::read_vocabulary(file);
+  auto vocabulary = is_gguf ? model::read_vocabulary(file) : model::load_vocabulary(path);
   // A file without a vocabulary is whole; it takes one from elsewhere.
   if (!vocabulary && vocabulary.error().code() == Code::not_found) return {};
   if (!vocabulary) return std::move(vocabulary).error();
@@ -303,7 +306,8 @@ json::object file_json(const WeightFile& file, const Findings& findings) {
 /// The table of a folder's shards, which can be shown even where none of them can be opened.
 Result<std::optional<model::ShardManifest>> manifest_of(const std::filesystem::path& path) {
   std::error_code ignored;  // a path that cannot be asked for is no folder: opening it says why
-  if (!std::filesystem::is_directory(path, ignored)) return std::optional<model::ShardManifest>{};
+  if (!std::filesystem::exists(path / model::kManifestName, ignored))
+    return std::optional<model::ShardManifest>{};
   LUNA_TRY(auto manifest, model::read_shard_manifest(path));
   return std::optional<model::ShardManifest>(std::move(manifest));
 }
@@ -321,7 +325,7 @@ int run_inspect(const InspectOptions& options, const CommandStreams& streams) {
   Findings findings;
   if (!file) {
     findings.error = file.error();
-  } else if (const Result<void> good = examine(**file, findings); !good) {
+  } else if (const Result<void> good = examine(**file, options.path, findings); !good) {
     findings.error = good.error().in(options.path.string());
   }
   if (options.json && (file || *manifest)) {

@@ -2,7 +2,7 @@
 
 #include "core/app/known_models.hpp"
 #include "core/config/settings_reader.hpp"
-#include "core/model/shard_manifest.hpp"
+#include "core/model/weight_file.hpp"
 
 #include <array>
 #include <system_error>
@@ -38,9 +38,8 @@ Result<config::Settings> settings_for_model(const std::string& model) {
   served.source = model;
   served.path.reset();
   std::error_code ignored;
-  const bool is_shards =
-      std::filesystem::exists(std::filesystem::path(model) / model::kManifestName, ignored);
-  if (is_shards || is_model_path(model)) served.path = std::filesystem::absolute(model, ignored);
+  if (model::is_model_folder(model) || is_model_path(model))
+    served.path = std::filesystem::absolute(model, ignored);
   return settings;
 }
 

@@ -38,7 +38,7 @@ class Surveyor {
     std::vector<std::string> names = shard_weight_names(config_, copy_of(n_layers_weighed()));
     if (config_.tied_head) names.emplace_back(kEmbeddingName);
     LUNA_TRY(subject_.file->open_tensors(names));
-    source_ = std::make_unique<WeightSource>(*subject_.file, subject_.quants);
+    source_ = std::make_unique<WeightSource>(*subject_.file, config_, subject_.quants);
     file_bytes_ = weigh_model(config_, *subject_.file);
     for (std::size_t d = 0; d < n_devices_; ++d)
       LUNA_TRY(add_device(d));

@@ -17,9 +17,12 @@ namespace luna::model {
 Result<ModelFile> ModelFile::open(const std::filesystem::path& path) {
   ModelFile opened;
   LUNA_TRY(opened.file, open_weight_file(path));
-  if (opened.file->container() != LUNA_CONTAINER_GGUF) {
-    return Error{Code::unsupported,
-                 path.string() + ": weights are loaded from GGUF files only, so far"};
+  if (opened.file->find_metadata("general.architecture") == nullptr &&
+      opened.file->container() == LUNA_CONTAINER_SAFETENSORS) {
+    return Error{Code::invalid_argument,
+                 path.string() +
+                     ": safetensors without their config.json; the path of such a "
+                     "model is its folder"};
   }
   LUNA_TRY(const auto shard, read_shard_keys(*opened.file));
   if (shard && shard->count > 1) {
@@ -103,7 +106,7 @@ Result<void> LocalShard::open_weights() {
   for (const WeightPart& part : parts)
     if (kept(part) == nullptr) missing.push_back(part.name);
   LUNA_TRY(parts_.file->file->open_tensors(missing));
-  source_ = std::make_unique<WeightSource>(*parts_.file->file, parts_.quants);
+  source_ = std::make_unique<WeightSource>(*parts_.file->file, config_, parts_.quants);
   for (const WeightPart& part : parts) {
     // What is not opened cannot be described again.
     if (const ShardWeight* known = kept(part); known != nullptr) {

@@ -4,6 +4,8 @@
 #include "core/model/weight_file.hpp"
 #include "core/model/weight_names.hpp"
 
+#include <luna/abi/quant.h>
+
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -165,7 +167,8 @@ Result<RopeConfig> read_rope(const Keys& keys, std::uint32_t head_dim) {
   LUNA_TRY(const RopeScaling scaling, read_rope_scaling(keys));
   LUNA_TRY(const auto factors, read_rope_factors(keys.file(), n_rot));
   RopeConfig rope = make_rope(n_rot, base, scaling, factors);
-  rope.interleaved = true;  // GGUF stores Q and K of this family permuted to interleaved pairs
+  // GGUF stores Q and K of this family permuted to interleaved pairs, other files as trained.
+  rope.interleaved = keys.file().container() == LUNA_CONTAINER_GGUF;
   return rope;
 }
 
@@ -237,7 +240,7 @@ Result<ModelConfig> read_model_config(const WeightFile& file) {
   LUNA_TRY(keys.refuse("expert_count", "a mixture of experts"));
   LUNA_TRY(keys.refuse("attention.sliding_window", "a sliding window"));
   LUNA_TRY(config.vocab_size, read_vocab_size(keys));
-  config.tied_head = file.find_tensor(kHeadName) == nullptr;
+  config.tied_head = file.parts_of(kHeadName).empty();
   LUNA_TRY(config.rope, read_rope(keys, config.head_dim));
   return config;
 }

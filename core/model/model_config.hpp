@@ -37,9 +37,9 @@ struct ModelConfig {
 
 class WeightFile;
 
-/// The hyper-parameters that a GGUF file states, checked against each other and for the features
-/// that Luna computes. [start-up]
-/// Errors  corrupt (key, value, what is allowed); unsupported (architecture or feature by name)
+/// The hyper-parameters that a GGUF file or a Hugging Face folder states, checked against each
+/// other and for the features that Luna computes. [start-up] Errors  corrupt (key, value, what is
+/// allowed); unsupported (architecture or feature by name)
 Result<ModelConfig> read_model_config(const WeightFile& file);
 
 }  // namespace luna::model

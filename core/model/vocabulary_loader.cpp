@@ -1,5 +1,11 @@
 #include "core/model/vocabulary_loader.hpp"
 
+#include "core/model/hf_folder.hpp"
+#include "core/model/shard_manifest.hpp"
+#include "core/text/vocabulary_json.hpp"
+
+#include <luna/abi/quant.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -78,6 +84,11 @@ Result<text::Vocabulary> read_vocabulary(const WeightFile& file) {
   text::Vocabulary vocabulary;
   LUNA_TRY(const auto model, find_text(file, "tokenizer.ggml.model"));
   LUNA_TRY(const auto pre, find_text(file, "tokenizer.ggml.pre"));
+  if (!model && file.container() == LUNA_CONTAINER_SAFETENSORS) {
+    return Error{Code::not_found,
+                 "safetensors without their config.json and tokenizer.json; the path of such a "
+                 "model is its folder"};
+  }
   if (!model) {
     return Error{Code::not_found, "tokenizer.ggml.model: the file carries no vocabulary"};
   }
@@ -104,7 +115,38 @@ Result<text::Vocabulary> read_vocabulary(const WeightFile& file) {
   return vocabulary;
 }
 
+namespace {
+
+/// The ids of config.json hold where generation_config.json says nothing.
+Result<text::Vocabulary> read_folder(const std::filesystem::path& folder) {
+  LUNA_TRY(text::Vocabulary vocabulary, text::read_vocabulary_folder(folder));
+  const auto text_of = [](const MappedFile& file) {
+    return std::string_view(reinterpret_cast<const char*>(file.bytes().data()),
+                            file.bytes().size());
+  };
+  const std::filesystem::path generation_path = folder / kHfGenerationName;
+  std::error_code ignored;  // a file that cannot be asked for is one that is not there
+  if (std::filesystem::exists(generation_path, ignored)) {
+    LUNA_TRY(const MappedFile file, MappedFile::open(generation_path));
+    auto ids = parse_generation_end_ids(text_of(file));
+    if (!ids) return ids.error().in(generation_path.string());
+    vocabulary.end_ids = std::move(*ids);
+  }
+  if (!vocabulary.end_ids.empty()) return vocabulary;
+  const std::filesystem::path config_path = folder / kHfConfigName;
+  LUNA_TRY(const MappedFile file, MappedFile::open(config_path));
+  auto config = parse_hf_config(text_of(file));
+  if (!config) return config.error().in(config_path.string());
+  vocabulary.end_ids = std::move(config->end_ids);
+  return vocabulary;
+}
+
+}  // namespace
+
 Result<text::Vocabulary> load_vocabulary(const std::filesystem::path& path) {
+  std::error_code ignored;  // what cannot be asked for is opened, and says why
+  if (!std::filesystem::exists(path / kManifestName, ignored) && is_hf_folder(path))
+    return read_folder(path);
   LUNA_TRY(const auto file, open_weight_file(path));
   auto vocabulary = read_vocabulary(*file);
   if (!vocabulary) return vocabulary.error().in(path.string());

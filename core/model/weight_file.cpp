@@ -2,6 +2,7 @@
 
 #include "core/base/mapped_file.hpp"
 #include "core/model/gguf_file.hpp"
+#include "core/model/hf_folder.hpp"
 #include "core/model/safetensors_file.hpp"
 #include "core/model/shard_folder.hpp"
 
@@ -52,6 +53,11 @@ std::size_t utf8_length(std::string_view text) {
   return n;
 }
 
+bool has_manifest(const std::filesystem::path& folder) {
+  std::error_code ignored;  // what cannot be asked for is opened, and says why
+  return std::filesystem::exists(folder / kManifestName, ignored);
+}
+
 }  // namespace
 
 std::string_view value_type_name(ValueType type) {
@@ -94,9 +100,33 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::vector<const TensorInfo*> WeightFile::parts_of(std::string_view name) const {
+  const TensorInfo* tensor = find_tensor(name);
+  if (tensor == nullptr) return {};
+  return {tensor};
+}
+
+std::string WeightFile::name_in_file(std::string_view name) const {
+  return std::string(name);
+}
+
+bool is_model_folder(const std::filesystem::path& path) {
+  return has_manifest(path) || is_hf_folder(path);
+}
+
 Result<std::unique_ptr<WeightFile>> open_weight_file(const std::filesystem::path& path) {
   std::error_code ignored;  // a path that cannot be asked for is no folder: opening it says why
   if (std::filesystem::is_directory(path, ignored)) {
+    if (!is_model_folder(path)) {
+      return Error{Code::not_found,
+                   path.string() + ": no model: neither " + std::string(kManifestName) +
+                       " (shards) nor " + std::string(kHfConfigName) +
+                       " (Hugging Face) is in the folder"};
+    }
+    if (!has_manifest(path)) {
+      LUNA_TRY(auto folder, HfFolder::open(path));
+      return std::unique_ptr<WeightFile>(std::make_unique<HfFolder>(std::move(folder)));
+    }
     LUNA_TRY(auto folder, ShardFolder::open(path));
     return std::unique_ptr<WeightFile>(std::make_unique<ShardFolder>(std::move(folder)));
   }

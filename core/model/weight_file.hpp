@@ -83,6 +83,11 @@ class WeightFile {
 
   [[nodiscard]] virtual const MetadataEntry* find_metadata(std::string_view key) const = 0;
   [[nodiscard]] virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
+  /// The tensors that make a weight: the one of its name, or those over which its format spreads
+  /// it, in the order of tensors(). Empty where there are none.
+  [[nodiscard]] virtual std::vector<const TensorInfo*> parts_of(std::string_view name) const;
+  /// What the file itself calls it: for messages.
+  [[nodiscard]] virtual std::string name_in_file(std::string_view name) const;
 
   /// Makes the bytes of these tensors readable, where a container keeps parts of itself closed
   /// until they are needed. Tensors that are not in the container are none of its business.
@@ -90,7 +95,11 @@ class WeightFile {
   virtual Result<void> open_tensors(std::span<const std::string> names) = 0;
 };
 
-/// Opens a file of either kind, told apart by its first bytes, or a folder of shards. [start-up]
+/// Whether a path is a folder that holds a model: shards, or a Hugging Face folder.
+bool is_model_folder(const std::filesystem::path& path);
+
+/// Opens a file of either kind, told apart by its first bytes, a folder of shards, which has a
+/// manifest.json, or one of Hugging Face's, which has a config.json. [start-up]
 ///
 /// Returns  the file, header and tables checked; of a folder one shard is open, for its keys
 /// Errors   not_found; io; corrupt (field and offset); unsupported

@@ -2,7 +2,9 @@
 
 #include "core/base/assert.hpp"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <unordered_set>
 
 namespace luna::model {
@@ -29,18 +31,29 @@ std::string shape_text(const WeightShape& shape) {
 
 Result<void> check_weight(const WeightFile& file, const std::string& name, WeightShape expected) {
   const TensorInfo* tensor = file.find_tensor(name);
-  if (tensor == nullptr) {
-    return Error{Code::corrupt, "tensor " + name + ": missing, expected " + shape_text(expected)};
-  }
+  if (tensor == nullptr && !file.parts_of(name).empty()) return {};
+  const std::string where = "tensor " + printable(file.name_in_file(name));
+  if (tensor == nullptr)
+    return Error{Code::corrupt, where + ": missing, expected " + shape_text(expected)};
   const bool is_vector = tensor->rank == 1;
   const WeightShape found{is_vector ? 1 : tensor->dims[0],
                           is_vector ? tensor->dims[0] : tensor->dims[1]};
   if (tensor->rank == 0 || tensor->rank > 2 || found != expected) {
     return Error{Code::corrupt,
-                 "tensor " + name + ": of rank " + std::to_string(tensor->rank) + " and shape " +
+                 where + ": of rank " + std::to_string(tensor->rank) + " and shape " +
                      shape_text(found) + ", expected " + shape_text(expected)};
   }
   return {};
+}
+
+/// Whether a tensor is one of those that make a weight that is known.
+bool is_part(const WeightFile& file,
+             const TensorInfo& tensor,
+             const std::unordered_set<std::string>& known) {
+  const std::string weight = tensor.name.substr(0, tensor.name.rfind('.')) + ".weight";
+  if (!known.contains(weight)) return false;
+  const auto parts = file.parts_of(weight);
+  return std::ranges::find(parts, &tensor) != parts.end();
 }
 
 }  // namespace
@@ -73,6 +86,24 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
   return {};
 }
 
+std::optional<WeightShape> weight_shape(const ModelConfig& config, std::string_view name) {
+  if (name == kEmbeddingName || name == kHeadName)
+    return WeightShape{config.vocab_size, config.hidden_size};
+  if (name == kOutputNormName) return WeightShape{1, config.hidden_size};
+  constexpr std::string_view kLayers = "blk.";
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  std::uint32_t layer = 0;
+  const char* first = name.data() + kLayers.size();
+  if (std::from_chars(first, name.data() + name.size(), layer).ec != std::errc{} ||
+      layer >= config.n_layers)
+    return std::nullopt;
+  for (std::size_t i = 0; i < kNLayerWeights; ++i) {
+    const auto weight = static_cast<LayerWeight>(i);
+    if (name == layer_weight_name(layer, weight)) return layer_weight_shape(config, weight);
+  }
+  return std::nullopt;
+}
+
 Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
   const WeightShape embedding{config.vocab_size, config.hidden_size};
   LUNA_TRY(check_weight(file, std::string(kEmbeddingName), embedding));
@@ -92,9 +123,9 @@ Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
   }
   for (const TensorInfo& tensor : file.tensors()) {
     if (tensor.name.find(kIgnoredSuffix) != std::string::npos) continue;
-    if (!known.contains(tensor.name)) {
+    if (!known.contains(tensor.name) && !is_part(file, tensor, known)) {
       return Error{Code::unsupported,
-                   "tensor " + printable(tensor.name) + ": not a weight of a " +
+                   "tensor " + printable(file.name_in_file(tensor.name)) + ": not a weight of a " +
                        config.architecture + " model of " + std::to_string(config.n_layers) +
                        " layers"};
     }
@@ -104,9 +135,12 @@ Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
 
 ModelBytes weigh_model(const ModelConfig& config, const WeightFile& file) {
   const auto weigh = [&](std::string_view name) {
-    const TensorInfo* tensor = file.find_tensor(name);
-    LUNA_ASSERT(tensor != nullptr);
-    return tensor == nullptr ? 0 : tensor->n_bytes;
+    std::uint64_t n_bytes = 0;
+    const auto parts = file.parts_of(name);
+    LUNA_ASSERT(!parts.empty());
+    for (const TensorInfo* part : parts)
+      n_bytes += part->n_bytes;
+    return n_bytes;
   };
   ModelBytes bytes;
   bytes.embedding = weigh(kEmbeddingName);

@@ -7,6 +7,7 @@
 
 #include <luna/result.hpp>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -42,9 +43,12 @@ struct WeightShape {
   friend bool operator==(const WeightShape&, const WeightShape&) = default;
 };
 WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight);
+/// The shape of a weight by its name; none: not a weight of the model.
+std::optional<WeightShape> weight_shape(const ModelConfig& config, std::string_view name);
 
 /// Checks that each weight the family needs is in the file with its shape, and that no layer has
-/// one that the family does not know (a bias left out silently would give wrong answers).
+/// one that the family does not know (a bias left out silently would give wrong answers). The shape
+/// of a weight that its format spreads over tensors is whoever describes it held to.
 /// Errors  corrupt: the first weight that is missing or of another shape; unsupported: the first
 ///         that is not known
 /// Cost    O(n_tensors)

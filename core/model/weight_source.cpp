@@ -1,5 +1,7 @@
 #include "core/model/weight_source.hpp"
 
+#include "core/model/weight_names.hpp"
+
 #include <luna/backend_blocks.hpp>
 #include <luna/plugin.hpp>
 
@@ -44,10 +46,21 @@ std::optional<luna_kv> to_row(const MetadataEntry& entry) {
   return row;
 }
 
+/// "type BF16", or "qweight I32, scales F16": what lies in the file.
+std::string parts_text(std::span<const TensorInfo* const> parts) {
+  if (parts.size() == 1) return "type " + std::string(parts.front()->type_name);
+  std::string text;
+  for (const TensorInfo* part : parts) {
+    text += (text.empty() ? "" : ", ") + printable(part->name.substr(part->name.rfind('.') + 1)) +
+            " " + std::string(part->type_name);
+  }
+  return text;
+}
+
 }  // namespace
 
-WeightSource::WeightSource(const WeightFile& file, QuantInstances quants)
-    : file_(file), quants_(quants) {
+WeightSource::WeightSource(const WeightFile& file, const ModelConfig& config, QuantInstances quants)
+    : file_(file), config_(config), quants_(quants) {
   for (const TensorInfo& tensor : file.tensors())
     entries_.push_back(to_entry(tensor, file.container()));
   for (const MetadataEntry& entry : file.metadata())
@@ -61,17 +74,24 @@ WeightSource::WeightSource(const WeightFile& file, QuantInstances quants)
 }
 
 Result<WeightSource::Decoder> WeightSource::find_decoder(const std::string& name) const {
-  const TensorInfo* tensor = file_.find_tensor(name);
-  if (tensor == nullptr) return Error{Code::not_found, "tensor " + name + ": not in the file"};
-  if (tensor->bytes.empty())
+  const auto parts = file_.parts_of(name);
+  if (parts.empty()) return Error{Code::not_found, "tensor " + name + ": not in the file"};
+  const TensorInfo* whole = file_.find_tensor(name);
+  if (whole != nullptr && whole->bytes.empty())
     return Error{Code::internal, "tensor " + name + ": its shard is closed"};
+  const TensorInfo* tensor = whole != nullptr ? whole : parts.front();
+  const auto idx_of = [this](const TensorInfo* info) {
+    return static_cast<std::uint64_t>(info - file_.tensors().data());
+  };
   Decoder decoder;
-  decoder.entry = static_cast<std::uint64_t>(tensor - file_.tensors().data());
+  if (whole != nullptr) decoder.entry = idx_of(whole);
+  for (const TensorInfo* part : parts)
+    decoder.file_bytes += part->n_bytes;
   std::int32_t best = 0;
   std::string asked;
   for (const auto& quant : quants_) {
     asked += (asked.empty() ? "" : ", ") + quant.name();
-    const std::int32_t score = quant->score(quant.self(), &table_, decoder.entry);
+    const std::int32_t score = quant->score(quant.self(), &table_, idx_of(tensor));
     if (score > best) {
       best = score;
       decoder.quant = &quant;
@@ -79,8 +99,8 @@ Result<WeightSource::Decoder> WeightSource::find_decoder(const std::string& name
   }
   if (decoder.quant == nullptr) {
     return Error{Code::unsupported,
-                 "tensor " + name + ": no quantization plugin decodes type " +
-                     std::string(tensor->type_name) +
+                 "tensor " + printable(file_.name_in_file(name)) +
+                     ": no quantization plugin decodes " + parts_text(parts) +
                      " (asked: " + (asked.empty() ? "none" : asked) + ")"};
   }
   return decoder;
@@ -90,28 +110,42 @@ Result<ShardWeight> WeightSource::describe(const std::string& name) {
   LUNA_TRY(const Decoder decoder, find_decoder(name));
   ShardWeight weight;
   weight.name = name;
-  weight.file_bytes = entries_[decoder.entry].n_bytes;
+  weight.file_bytes = decoder.file_bytes;
   weight.desc.struct_size = sizeof(weight.desc);
   luna_err err = make_err();
   const auto& quant = *decoder.quant;
   const luna_status status =
       quant->describe(quant.self(), &table_, to_abi(name), decoder.entry, &weight.desc, &err);
   LUNA_TRY(to_result(status, err, "plugin " + quant.name() + ": describe"));
-  const luna_tensor_entry& entry = entries_[decoder.entry];
-  const std::uint64_t n_rows = entry.rank == 2 ? entry.dims[0] : 1;
-  const std::uint64_t n_cols = entry.rank == 2 ? entry.dims[1] : entry.dims[0];
-  if (weight.desc.n_rows != n_rows || weight.desc.n_cols != n_cols) {
-    return Error{Code::internal,
-                 "tensor " + name + ": plugin " + quant.name() + " describes " +
-                     std::to_string(weight.desc.n_rows) + " x " +
-                     std::to_string(weight.desc.n_cols) + ", the file has " +
-                     std::to_string(n_rows) + " x " + std::to_string(n_cols)};
-  }
+  if (Result<void> fits = check_shape(name, weight.desc); !fits)
+    return fits.error().in("plugin " + quant.name());
   // Memory is sized and shared out by what the plugin said.
   if (Result<void> sane = check_weight_desc(&weight.desc); !sane)
     return sane.error().in("tensor " + name + ": plugin " + quant.name() + ": describe");
   decoders_[name] = decoder;
   return weight;
+}
+
+/// A weight with an entry of its name has that entry's shape; one that is spread over others, what
+/// the model needs.
+Result<void> WeightSource::check_shape(const std::string& name,
+                                       const luna_weight_desc& desc) const {
+  const TensorInfo* tensor = file_.find_tensor(name);
+  WeightShape expected;
+  if (tensor == nullptr) {
+    const auto needed = weight_shape(config_, name);
+    if (!needed) return Error{Code::internal, "tensor " + name + ": not a weight of the model"};
+    expected = *needed;
+  } else {
+    expected.n_rows = tensor->rank == 2 ? tensor->dims[0] : 1;
+    expected.n_cols = tensor->rank == 2 ? tensor->dims[1] : tensor->dims[0];
+  }
+  if (expected == WeightShape{desc.n_rows, desc.n_cols}) return {};
+  return Error{tensor == nullptr ? Code::corrupt : Code::internal,
+               "tensor " + printable(file_.name_in_file(name)) + ": described as " +
+                   std::to_string(desc.n_rows) + " x " + std::to_string(desc.n_cols) +
+                   ", expected " + std::to_string(expected.n_rows) + " x " +
+                   std::to_string(expected.n_cols)};
 }
 
 Result<void> WeightSource::decode(const ShardWeight& weight, const luna_weight_rows& rows) const {

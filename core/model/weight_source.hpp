@@ -17,11 +17,12 @@ namespace luna::model {
 
 using QuantInstances = std::span<const plugin::Instance<luna_quant_if>>;
 
-/// Finds for each weight the plugin that decodes it, and decodes ranges of rows. File and plugins
-/// outlive it. Not copied or moved: the table that plugins read lies within.
+/// Finds for each weight the plugin that decodes it, and decodes ranges of rows. File,
+/// configuration and plugins outlive it. Not copied or moved: the table that plugins read lies
+/// within.
 class WeightSource {
  public:
-  WeightSource(const WeightFile& file, QuantInstances quants);
+  WeightSource(const WeightFile& file, const ModelConfig& config, QuantInstances quants);
   WeightSource(const WeightSource&) = delete;
   WeightSource& operator=(const WeightSource&) = delete;
 
@@ -36,13 +37,18 @@ class WeightSource {
 
  private:
   struct Decoder {
-    std::uint64_t entry = 0;
+    std::uint64_t entry = UINT64_MAX;  // of the weight's name; none where it is spread over others
+    std::uint64_t file_bytes = 0;
     const plugin::Instance<luna_quant_if>* quant = nullptr;
   };
 
   [[nodiscard]] Result<Decoder> find_decoder(const std::string& name) const;
 
+  [[nodiscard]] Result<void> check_shape(const std::string& name,
+                                         const luna_weight_desc& desc) const;
+
   const WeightFile& file_;
+  const ModelConfig& config_;
   const QuantInstances quants_;
   std::vector<luna_tensor_entry> entries_;
   std::vector<luna_kv> metadata_;

@@ -91,6 +91,12 @@ Result<void> Tokenizer::check(const Vocabulary& vocabulary) {
                             NamedId{"eot", vocabulary.eot_id},
                             NamedId{"padding", vocabulary.pad_id},
                             NamedId{"unknown", vocabulary.unknown_id}};
+  const auto wrong_end =
+      std::ranges::find_if(vocabulary.end_ids, [n](TokenId id) { return id >= n; });
+  if (wrong_end != vocabulary.end_ids.end()) {
+    return corrupt("end token id " + std::to_string(*wrong_end) +
+                   " is not below the number of tokens, " + std::to_string(n));
+  }
   for (const auto& [name, id] : named) {
     if (id && *id >= n) {
       return corrupt(std::string(name) + " token id " + std::to_string(*id) +
@@ -183,6 +189,7 @@ Result<void> Tokenizer::index_added(const Vocabulary& vocabulary) {
 void Tokenizer::choose_ends(const Vocabulary& vocabulary) {
   if (vocabulary.eos_id) ends_.push_back(*vocabulary.eos_id);
   if (vocabulary.eot_id) ends_.push_back(*vocabulary.eot_id);
+  ends_.insert(ends_.end(), vocabulary.end_ids.begin(), vocabulary.end_ids.end());
   for (const std::string_view text : kEndTexts) {
     const auto id = added_token(text);
     if (id && is_control(*id)) ends_.push_back(*id);

@@ -44,6 +44,7 @@ struct Vocabulary {
   std::optional<TokenId> bos_id;
   std::optional<TokenId> eos_id;
   std::optional<TokenId> eot_id;  // end of turn, where it is not the eos
+  std::vector<TokenId> end_ids;   // further tokens that end generation
   std::optional<TokenId> pad_id;
   std::optional<TokenId> unknown_id;
   bool adds_bos = false;  // the model expects bos before a prompt that does not begin with it

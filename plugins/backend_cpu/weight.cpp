@@ -96,6 +96,14 @@ kernels::WeightRows kernel_rows(const luna_weight_desc& d, const luna_weight_row
   return r;
 }
 
+/// FP16 holds what block formats have, whose groups are of 32 columns. Longer groups come from
+/// formats of F32 scales, or with offsets that are products and need more than FP16: 8 bytes over
+/// 64 columns are at most a bit a weight.
+kernels::ScaleStorage scale_storage(const luna_weight_desc& d) {
+  const bool is_long = d.klass == LUNA_WEIGHT_AFFINE && d.super == 0 && d.group >= 64;
+  return is_long ? kernels::ScaleStorage::f32 : kernels::ScaleStorage::f16;
+}
+
 Result<void> fill_code_book(const luna_weight_desc& d, kernels::WeightForm* form) {
   for (int i = 0; i < 16; ++i) {
     const float value = d.lut[i];
@@ -135,7 +143,7 @@ Result<kernels::PackedForm> plan_weight(const luna_weight_desc& d,
     }
   }
   kernels::PackedForm packed;
-  if (!kernels::plan_packing(form, kernels::ScaleStorage::f16, &packed))
+  if (!kernels::plan_packing(form, scale_storage(d), &packed))
     return unsupported(d, "the kernels do not know this form");
   return packed;
 }

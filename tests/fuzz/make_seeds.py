@@ -35,6 +35,31 @@ TOKENIZER_CONFIG = {"bos_token": "<|im_end|>", "eos_token": {"content": "<|im_en
                     "chat_template": "{{ messages[0].content }}"}
 
 
+HF_CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    "vocab_size": 32, "tie_word_embeddings": True, "eos_token_id": [2, 3], "sliding_window": None,
+    "partial_rotary_factor": 1.0, "_name_or_path": "a",
+    "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "damp": 0.1,
+                            "config_groups": {"group_0": {"weights": {"num_bits": 8}}}, "ignore": ["lm_head"]},
+}
+HF_SCALINGS = (
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 64},
+    {"type": "linear", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1},
+)
+HF_INDEX = {"metadata": {"total_size": 8}, "weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors",
+                                                          "model.norm.weight": "model-00002-of-00002.safetensors"}}
+
+
+def hf_files() -> list[bytes]:
+    configs = [HF_CONFIG, *({**HF_CONFIG, "rope_scaling": scaling} for scaling in HF_SCALINGS),
+               {**HF_CONFIG, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}]
+    return [json.dumps(it).encode() for it in (*configs, HF_INDEX, {"eos_token_id": 2})]
+
+
 def requests() -> list[bytes]:
     body = json.dumps(BODIES[0]).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -101,6 +126,7 @@ def plan_files() -> list[bytes]:
 
 def main() -> None:
     seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
+    seeds["hf_folder"] = hf_files()
     seeds["tcp_frame"] = tcp_frames()
     seeds["plan_file"] = plan_files()
     seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]

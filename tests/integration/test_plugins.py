@@ -15,8 +15,9 @@ import pytest
 from luna_server import config_text, wait_until
 
 START_TIMEOUT_S = 60
-SHIPPED = ["backend_cpu", "backend_reference", "quant_gguf", "role_generate", "role_intent",
-           "role_postprocess", "scheduler_edf", "scheduler_fair", "scheduler_flowsplit", "scheduler_srf",
+SHIPPED = ["backend_cpu", "backend_reference", "quant_awq", "quant_dense", "quant_gguf",
+           "quant_gptq", "quant_int8", "role_generate", "role_intent", "role_postprocess",
+           "scheduler_edf", "scheduler_fair", "scheduler_flowsplit", "scheduler_srf",
            "scheduler_static", "transport_inproc", "transport_shm", "transport_tcp"]
 # Owner and descriptor sizes, type 1, owner "Luna" padded: what precedes the note's payload.
 NOTE_HEAD = struct.pack("<I", 5)

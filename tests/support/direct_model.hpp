@@ -7,6 +7,7 @@
 
 #include <luna/result.hpp>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ class DirectModel {
  public:
   struct Options {
     std::string plugin_folder;
+    std::string more_plugins;  // a further folder; empty: none
     std::string backend = "cpu";
     std::uint32_t n_threads = 1;
     std::uint64_t memory_bytes = std::uint64_t{16} << 30;
@@ -26,10 +28,14 @@ class DirectModel {
 
   static Result<std::unique_ptr<DirectModel>> load(const Options& options) {
     std::unique_ptr<DirectModel> direct(new DirectModel);
-    direct->catalog_ = plugin::Catalog::scan({{options.plugin_folder}, &direct->services_});
+    std::vector<std::filesystem::path> folders = {options.plugin_folder};
+    if (!options.more_plugins.empty()) folders.emplace_back(options.more_plugins);
+    direct->catalog_ = plugin::Catalog::scan({folders, &direct->services_});
     LUNA_TRY(direct->backend_, direct->catalog_->create<luna_backend_if>(options.backend, {}));
-    LUNA_TRY(auto gguf, direct->catalog_->create<luna_quant_if>("gguf", {}));
-    direct->quants_.push_back(std::move(gguf));
+    for (const std::string& name : direct->catalog_->names(LUNA_KIND_QUANT)) {
+      LUNA_TRY(auto quant, direct->catalog_->create<luna_quant_if>(name, {}));
+      direct->quants_.push_back(std::move(quant));
+    }
     model::DeviceOptions device;
     device.name = "a0";
     device.memory_bytes = options.memory_bytes;

@@ -1,7 +1,7 @@
 // Teacher-forced logits of a model, for the tests of numerics:
 //   luna_logits --model FILE --backend reference|cpu [--numerics i12] --tokens ids.json
 //               --out logits.f32 [--threads N] [--rows-per-step N] [--kv bf16|int8]
-//               [--prompt N --keep-percent P]
+//               [--prompt N --keep-percent P] [--plugins FOLDER]
 // With --keep-percent below 100 the KV of the first N tokens is pruned before the others follow.
 // Writes raw FP32 [n_tokens, vocab_size]; the time inside steps goes to stderr.
 #include "core/engine/kv_pruning.hpp"
@@ -148,11 +148,13 @@ Result<void> run(std::span<char*> arguments) {
                                  {"--rows-per-step", "64"},
                                  {"--kv", "bf16"},
                                  {"--prompt", "1"},
-                                 {"--keep-percent", "100"}},
+                                 {"--keep-percent", "100"},
+                                 {"--plugins", ""}},
                                 {"--model", "--backend", "--tokens", "--out"}));
   LUNA_TRY(const std::vector<std::uint32_t> ids, read_ids(options.text("--tokens")));
   DirectModel::Options direct;
   direct.plugin_folder = LUNA_PLUGIN_DIR;
+  direct.more_plugins = options.text("--plugins");
   direct.backend = options.text("--backend");
   LUNA_TRY(direct.n_threads, options.number("--threads"));
   model::ModelOptions& model = direct.model;

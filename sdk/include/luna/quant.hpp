@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 
 namespace luna {
@@ -26,6 +27,18 @@ class TensorTable {
   [[nodiscard]] const luna_tensor_entry* find(std::string_view name) const {
     for (std::uint64_t i = 0; i < size(); ++i)
       if (view(entry(i).name) == name) return &entry(i);
+    return nullptr;
+  }
+
+  /// The container's keys: of a Hugging Face folder "quantization_config.bits" and so on,
+  /// flattened.
+  [[nodiscard]] std::span<const luna_kv> metadata() const {
+    return {table_->metadata, table_->n_metadata};
+  }
+  /// The value of a key, or nullptr. O(n_metadata)
+  [[nodiscard]] const luna_kv* find_metadata(std::string_view key) const {
+    for (const luna_kv& row : metadata())
+      if (view(row.key) == key) return &row;
     return nullptr;
   }
 

@@ -40,7 +40,7 @@ class SpeedProbe : public ::testing::Test {
     auto config = read_model_config(*file_);
     ASSERT_TRUE(config);
     config_ = *config;
-    source_ = std::make_unique<WeightSource>(*file_, quants_);
+    source_ = std::make_unique<WeightSource>(*file_, config_, quants_);
     program_.numerics = LUNA_NUMERICS_F32;
     program_.limits = {
         .n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 1024};
