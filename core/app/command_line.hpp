@@ -5,6 +5,7 @@
 #include "core/app/command_generate.hpp"
 #include "core/app/command_new.hpp"
 #include "core/app/command_pull.hpp"
+#include "core/app/command_quantize.hpp"
 #include "core/app/command_replay.hpp"
 #include "core/app/command_serve.hpp"
 #include "core/app/command_split.hpp"
@@ -33,6 +34,7 @@ struct CommandLine {
   TemplateOptions chat_template;
   PullOptions pull;
   SplitCommand split;
+  QuantizeCommand quantize;
   VerifyCommand verify;
   BenchOptions bench;
   ReplayOptions replay;
@@ -57,6 +59,9 @@ inline CLI::App* add(CLI::App& app,
   command->callback([&line, run = std::move(run)] { line.run = run; });
   return command;
 }
+
+/// `luna quantize`
+void add_quantize_command(CLI::App& app, CommandLine& line);
 
 /// `luna plugins ...`
 void add_plugin_commands(CLI::App& app, CommandLine& line);

@@ -39,7 +39,8 @@ void add_prompt_options(CLI::App& command, PromptOptions& options) {
   command.add_option(
       "--model",
       options.model,
-      "a GGUF file, a folder of shards, or a name that `luna pull` knows; without --config");
+      "a GGUF file, a folder of shards or of Hugging Face, or a name that `luna pull` knows; "
+      "without --config");
   command.add_option("--system", options.system, "system message");
   command.add_option("--max-tokens",
                      options.n_tokens_max,
@@ -296,7 +297,9 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
                           [](CommandLine& l, const CommandStreams& s) {
                             return run_inspect({l.path, l.json}, s);
                           });
-  inspect->add_option("file", line.path, "a GGUF or safetensors file, or a folder of shards")
+  inspect
+      ->add_option(
+          "file", line.path, "a GGUF or safetensors file, a folder of shards or of Hugging Face")
       ->required();
   inspect->add_flag("--json", line.json, "for programs");
 
@@ -412,6 +415,7 @@ int run(int argc, char** argv) {
   add_bench_command(app, line);
   add_text_commands(app, line);
   add_file_commands(app, line);
+  add_quantize_command(app, line);
   add_shard_commands(app, line);
   add_replay_command(app, line);
   add_plugin_commands(app, line);

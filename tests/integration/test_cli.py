@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from luna_server import config_text
 
-COMMANDS = ["serve", "chat", "generate", "inspect", "split", "verify", "tokenize", "template", "plugins", "check",
+COMMANDS = ["serve", "chat", "generate", "inspect", "quantize", "split", "verify", "tokenize", "template", "plugins", "check",
             "pull", "version"]
 CHAT_TIMEOUT_S = 60
 
