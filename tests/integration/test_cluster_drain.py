@@ -101,7 +101,8 @@ def test_kv_goes_to_other_cuts_over_any_transport(
     keys = "kv_tokens_max = 8192"
     cluster = LunaCluster(luna_bin, shards, tmp_path, 3, min_devices=3, model_keys=keys, transport=transport)
     try:
-        workers = [cluster.start_worker(i, shards) for i in range(3)]
+        # Room for the layers of both cuts at once, wherever they lie: else tokens are computed again.
+        workers = [cluster.start_worker(i, shards, memory="400 MiB") for i in range(3)]
         server = cluster.start_server()
         streams = Streams.under_way(server, **LONG)
         assert drain(cluster, "?worker=w1") == 202
