@@ -42,8 +42,7 @@ void add_quantize_command(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   command->add_option("--calibration",
                       line.quantize.calibration,
-                      "awq, gptq: a text by which inputs are weighed (AWQ); without: round to "
-                      "nearest");
+                      "a text by which inputs are weighed (AWQ); without: round to nearest");
   command->add_option("--out", line.quantize.out, "the file, or the folder, to write")->required();
   command->add_flag("--force", line.quantize.force, "replace what is there");
   command->add_flag("--json", line.json, "for programs");

@@ -16,7 +16,7 @@ struct QuantizeCommand {
   std::filesystem::path model;  ///< a GGUF file, a folder of shards or of Hugging Face
   std::string type;             ///< q4_0, q4_1, q8_0, q4_k; awq, gptq, int8
   std::uint32_t group = 128;    ///< awq, gptq, int8: columns that share a scale; 0: the whole row
-  std::filesystem::path calibration;  ///< awq, gptq: a text; empty: round to nearest
+  std::filesystem::path calibration;  ///< a text; empty: round to nearest
   std::filesystem::path out;
   bool force = false;
   bool json = false;

@@ -1,9 +1,11 @@
 #include "core/model/model_quantizer.hpp"
 
 #include "core/base/output_file.hpp"
+#include "core/base/parallel_for.hpp"
 #include "core/base/units.hpp"
 #include "core/model/awq_scales.hpp"
 #include "core/model/block_quantizer.hpp"
+#include "core/model/block_values.hpp"
 #include "core/model/gguf_types.hpp"
 #include "core/model/gguf_writer.hpp"
 #include "core/model/local_shard.hpp"
@@ -15,6 +17,8 @@
 #include <luna/abi/quant.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <thread>
 
 namespace luna::model {
@@ -54,7 +58,7 @@ class ModelQuantizer {
       return Error{Code::invalid_argument,
                    "--group " + std::to_string(options_.group) + ": must be a multiple of 8, or 0"};
     LUNA_TRY(open());
-    LUNA_TRY(check_calibration(form));
+    LUNA_TRY(check_calibration());
     LUNA_TRY(check_place(block != nullptr));
     if (block != nullptr) {
       LUNA_TRY(write_gguf(*block));
@@ -102,12 +106,8 @@ class ModelQuantizer {
     return {};
   }
 
-  Result<void> check_calibration(const std::optional<PackedForm>& form) const {
+  Result<void> check_calibration() const {
     if (options_.calibration.empty()) return {};
-    if (!form || *form == PackedForm::int8) {
-      return Error{Code::unsupported,
-                   "--calibration: of awq and gptq; " + options_.type + " rounds to nearest"};
-    }
     const std::uint32_t n_vocab = source_file_->config.vocab_size;
     if (options_.calibration.size() < kCalibrationTokensMin ||
         std::ranges::any_of(options_.calibration, [&](auto id) { return id >= n_vocab; })) {
@@ -168,9 +168,15 @@ class ModelQuantizer {
     LUNA_TRY(report_.n_bytes, layout.n_file_bytes());
     LUNA_TRY(check_room(options_.out.parent_path(), report_.n_bytes));
     LUNA_TRY(OutputFile out, OutputFile::create(options_.out));
+    if (!options_.calibration.empty()) LUNA_TRY(scale_blocks(block));
     GgufWriter writer(layout, [&](std::span<const std::byte> bytes) { return out.append(bytes); });
     LUNA_TRY(writer.write_header());
     for (const TensorInfo& tensor : file().tensors()) {
+      if (const auto scaled = scaled_.find(tensor.name); scaled != scaled_.end()) {
+        LUNA_TRY(writer.append(scaled->second));
+        scaled_.erase(scaled);
+        continue;
+      }
       if (const BlockQuantizer* target = target_of(tensor, block)) {
         LUNA_TRY(const auto bytes, quantize_blocks(tensor, *target));
         LUNA_TRY(writer.append(bytes));
@@ -201,6 +207,49 @@ class ModelQuantizer {
           return Result<void>{};
         }));
     return bytes;
+  }
+
+  /// Values in memory as blocks; `values` are whole rows.
+  std::vector<std::byte> to_blocks(const BlockQuantizer& target, std::span<const float> values) {
+    constexpr std::uint64_t kBlocks = 1024;  // of a piece of work
+    const GgufType& type = *gguf_type_by_number(target.type);
+    const std::uint64_t n_blocks = values.size() / type.block_values;
+    std::vector<std::byte> bytes(n_blocks * type.block_bytes);
+    parallel_for(n_threads_,
+                 (n_blocks + kBlocks - 1) / kBlocks,
+                 [&](std::uint32_t /*thread_idx*/, std::uint64_t piece) {
+                   const std::uint64_t first = piece * kBlocks;
+                   target.quantize(values.data() + first * type.block_values,
+                                   std::min(kBlocks, n_blocks - first),
+                                   bytes.data() + first * type.block_bytes);
+                 });
+    return bytes;
+  }
+
+  /// The layers of a GGUF file, scaled, for when their turn comes in the file.
+  Result<void> scale_blocks(const BlockQuantizer& block) {
+    std::optional<Error> failed;
+    const Rounding rounding = [&](auto values, std::uint64_t n_rows, std::uint64_t n_cols) {
+      auto worth = values_of_blocks(quants_, block.type, to_blocks(block, values), n_rows, n_cols);
+      if (!worth && !failed) failed = worth.error();
+      return worth ? std::move(*worth) : std::vector<float>(values.begin(), values.end());
+    };
+    return for_each_scaled(rounding, [&](const std::string& name, std::span<const float> values) {
+      if (failed) return Result<void>(*failed);
+      const TensorInfo& tensor = *file().find_tensor(name);
+      if (tensor.rank == 2) {
+        scaled_[name] = to_blocks(block, values);
+        ++report_.n_weights;
+      } else if (tensor.type_name == "F32") {
+        const auto bytes = std::as_bytes(values);
+        scaled_[name].assign(bytes.begin(), bytes.end());
+      } else {
+        return Result<void>(Error{Code::unsupported,
+                                  "tensor " + name + ": a norm of type " +
+                                      std::string(tensor.type_name) + " cannot be scaled"});
+      }
+      return Result<void>{};
+    });
   }
 
   Result<void> write_folder(const PackedOptions& packed) {
@@ -281,12 +330,12 @@ class ModelQuantizer {
     return x;
   }
 
-  /// One layer after the other, scaled by what the text makes of it.
-  Result<void> write_scaled_layers(const PackedOptions& packed, PackedFolder& out) {
+  using ScaledSink =
+      std::function<Result<void>(const std::string& name, std::span<const float> values)>;
+
+  /// Hands over the weights of one layer after the other, scaled by what the text makes of it.
+  Result<void> for_each_scaled(const Rounding& rounding, const ScaledSink& sink) {
     const ModelConfig& config = source_file_->config;
-    const Rounding rounding = [&](auto values, std::uint64_t n_rows, std::uint64_t n_cols) {
-      return rounded_values(packed, values, n_rows, n_cols);
-    };
     LUNA_TRY(Activations x, embed());
     for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
       LayerValues values;
@@ -300,25 +349,24 @@ class ModelQuantizer {
       const LayerInputs inputs = run_layer(config, values, n_threads_, x);
       scale_layer(config, inputs, rounding, n_threads_, values);
       for (std::size_t i = 0; i < kNLayerWeights; ++i)
-        LUNA_TRY(write_scaled(packed, layer, static_cast<LayerWeight>(i), values[i], out));
+        LUNA_TRY(sink(layer_weight_name(layer, static_cast<LayerWeight>(i)), values[i]));
       LUNA_TRY(tell(n_bytes));
     }
     return {};
   }
 
-  Result<void> write_scaled(const PackedOptions& packed,
-                            std::uint32_t layer,
-                            LayerWeight weight,
-                            const std::vector<float>& values,
-                            PackedFolder& out) {
-    const std::string name = layer_weight_name(layer, weight);
-    if (layer_weight_shape(source_file_->config, weight).n_rows > 1)
-      return pack_values(packed, name, values, out);
-    const auto bytes = std::as_bytes(std::span(values));
-    PackedPart norm{"weight", "F32", {values.size()}, {bytes.begin(), bytes.end()}};
-    std::vector<PackedPart> parts;
-    parts.push_back(std::move(norm));
-    return out.add(name, std::move(parts));
+  Result<void> write_scaled_layers(const PackedOptions& packed, PackedFolder& out) {
+    const Rounding rounding = [&](auto values, std::uint64_t n_rows, std::uint64_t n_cols) {
+      return rounded_values(packed, values, n_rows, n_cols);
+    };
+    return for_each_scaled(rounding, [&](const std::string& name, std::span<const float> values) {
+      if (weight_shape(source_file_->config, name)->n_rows > 1)
+        return pack_values(packed, name, values, out);
+      const auto bytes = std::as_bytes(values);
+      std::vector<PackedPart> parts;
+      parts.push_back({"weight", "F32", {values.size()}, {bytes.begin(), bytes.end()}});
+      return out.add(name, std::move(parts));
+    });
   }
 
   const QuantizeOptions& options_;
@@ -328,6 +376,7 @@ class ModelQuantizer {
   std::optional<WeightSource> source_;
   QuantizeReport report_;
   std::uint64_t n_read_ = 0;
+  std::map<std::string, std::vector<std::byte>> scaled_;  // tensors of GGUF, by name
 };
 
 Result<QuantizeReport> quantize_model(const QuantizeOptions& options, QuantInstances quants) {

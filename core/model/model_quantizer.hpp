@@ -19,7 +19,7 @@ struct QuantizeOptions {
   std::filesystem::path out;     // a file for GGUF types, a folder for the others
   std::string type;              // q4_0, q4_1, q8_0, q4_k; awq, gptq, int8
   std::uint32_t group = 128;     // awq, gptq, int8: columns that share a scale; 0: the whole row
-  // awq, gptq: token ids of a text by which inputs are weighed; empty: round to nearest
+  // Token ids of a text by which inputs are weighed; empty: round to nearest.
   std::vector<std::uint32_t> calibration;
   bool force = false;           // replace what is there
   std::uint32_t n_threads = 0;  // 0: one per usable hardware thread
@@ -43,7 +43,9 @@ struct QuantizeReport {
 ///          place that is taken; unsupported: a shape that the type cannot hold (tensor, numbers),
 ///          a folder to a GGUF type or the other way round; exhausted: the disk has too little
 ///          room; cancelled: by `progress`; io
-/// Cost     reads the source once; memory for one weight, of folders for a gibibyte of output
+/// Cost     reads the source once; memory for one weight, of folders for a gibibyte of output; with
+/// a
+///          calibration text for a layer in FP32, and of GGUF files for all layers that are written
 Result<QuantizeReport> quantize_model(const QuantizeOptions& options, QuantInstances quants);
 
 }  // namespace luna::model

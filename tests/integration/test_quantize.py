@@ -273,7 +273,7 @@ def test_a_stop_leaves_a_whole_file_or_none(luna_bin: Path, model: Path, tmp_pat
 CALIBRATION = "the cat and in to the on at the re of an ed al or is it en ou the " * 12
 
 
-@pytest.mark.parametrize("kind", ["awq", "gptq"])
+@pytest.mark.parametrize("kind", ["awq", "gptq", "q4_0", "q4_k"])
 def test_a_calibration_text_makes_rounding_cost_less_where_inputs_differ_in_size(
     run_luna: Callable, driver: LogitsDriver, tmp_path: Path, kind: str  # noqa: F811
 ) -> None:
@@ -286,13 +286,16 @@ def test_a_calibration_text_makes_rounding_cost_less_where_inputs_differ_in_size
     del reader
     plain = tmp_path / "plain"
     make_hf_folder(plain, gguf, dense("F32"))
+    if kind.startswith("q"):
+        plain = gguf
     (tmp_path / "text.txt").write_text(CALIBRATION)
     ids = tiny_token_ids()
     base = driver.logits(plain, REFERENCE, ids)
     errors = []
     for more in ([], ["--calibration", tmp_path / "text.txt"]):
-        out = tmp_path / f"out{len(more)}"
-        quantized(run_luna, plain, kind, out, "--group", 64, *more)
+        out = tmp_path / f"out{len(more)}.gguf"
+        report = quantized(run_luna, plain, kind, out, "--group", 64, *more)
+        assert report["n_weights"] == (16 if plain == gguf else 14)
         errors.append(np.sqrt(np.mean((driver.logits(out, REFERENCE, ids) - base) ** 2)))
     print(f"{kind}: error {errors[0]:.3f} rounded to nearest, {errors[1]:.3f} by AWQ")
     assert errors[1] < 0.9 * errors[0]
@@ -300,7 +303,7 @@ def test_a_calibration_text_makes_rounding_cost_less_where_inputs_differ_in_size
 
 def test_a_calibration_that_says_nothing_is_refused(run_luna: Callable, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the")
-    for kind, named in (("awq", "32 or more"), ("int8", "rounds to nearest")):
+    for kind, named in (("awq", "32 or more"), ("int8", "32 or more")):
         done = run_luna("quantize", folder, "--type", kind, "--group", 64, "--out", tmp_path / "out",
                         "--calibration", tmp_path / "text.txt")  # fmt: skip
         assert done.returncode == 1 and named in done.stderr, done.stderr
