@@ -20,8 +20,11 @@ struct Edf final : luna::Scheduler {
     std::ranges::sort(order, {}, [&](std::uint32_t i) {
       return std::tuple(!rows[i].is_decoding(), due_ns(rows[i]), i);
     });
-    for (const std::uint32_t i : order)
-      if (!out.take(i)) break;  // the step is full, or nobody overtakes one that needs blocks
+    bool is_blocked = false;  // nobody starts before one that waits for KV blocks
+    for (const std::uint32_t i : order) {
+      if (is_blocked && rows[i].is_waiting()) continue;
+      is_blocked |= !out.take(i) && rows[i].is_waiting();
+    }
   }
 };
 

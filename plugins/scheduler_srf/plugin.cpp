@@ -14,8 +14,11 @@ struct Srf final : luna::Scheduler {
       const double left = rows[i].n_remaining() - aging * rows[i].waited_ms();
       return std::tuple(!rows[i].is_decoding(), left, i);
     });
-    for (const std::uint32_t i : order)
-      if (!out.take(i)) break;  // the step is full, or nobody overtakes one that needs blocks
+    bool is_blocked = false;  // nobody starts before one that waits for KV blocks
+    for (const std::uint32_t i : order) {
+      if (is_blocked && rows[i].is_waiting()) continue;
+      is_blocked |= !out.take(i) && rows[i].is_waiting();
+    }
   }
 };
 
