@@ -70,6 +70,9 @@ const std::array<Watched, 5>& watched() {
   return all;
 }
 
+// The loader's tables hold addresses as numbers.
+// NOLINTBEGIN(performance-no-int-to-ptr)
+
 /// The tables of a loaded library.
 struct Tables {
   ElfW(Addr) base = 0;
@@ -129,6 +132,8 @@ void redirect(const Tables& tables) {
     }
   }
 }
+
+// NOLINTEND(performance-no-int-to-ptr)
 
 bool holds(const dl_phdr_info& info, ElfW(Addr) address) {
   for (int i = 0; i < info.dlpi_phnum; ++i) {

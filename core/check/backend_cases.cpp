@@ -79,44 +79,49 @@ class OpenDevice {
   void* device_ = nullptr;
 };
 
+constexpr std::uint64_t kBufferBytes = std::uint64_t{4} << 20U;
+
+/// One buffer more. False: there is no room, or the run was told what is wrong.
+bool add_buffer(CaseRun& run, OpenDevice& device, std::vector<std::uint64_t>& buffers) {
+  const bool is_out = buffers.size() % 2 == 0;
+  std::uint64_t buffer = 0;
+  void* host = nullptr;
+  luna_err err = make_err();
+  run.phase("alloc");
+  const luna_status status = device.table().alloc(device.device(),
+                                                  is_out ? LUNA_BUFFER_OUT : LUNA_BUFFER_KV,
+                                                  kBufferBytes,
+                                                  &buffer,
+                                                  &host,
+                                                  &err);
+  if (status < 0) {
+    if (err.text[0] == '\0') run.fail("E2", "alloc() fails and gives no reason");
+    if (status != LUNA_EXHAUSTED) run.fail("D1", "alloc() fails: " + std::string(text_of(err)));
+    return false;
+  }
+  buffers.push_back(buffer);
+  if (is_out && host == nullptr) run.fail("D1", "a buffer OUT has no host address");
+  if (buffers.size() * kBufferBytes > kBudgetBytes)
+    run.fail("D1",
+             std::to_string(buffers.size() * kBufferBytes) + " bytes are given where " +
+                 std::to_string(kBudgetBytes) + " are allowed");
+  if (is_out && host != nullptr) std::memset(host, 0x5A, kBufferBytes);
+  return !run.has_failed();
+}
+
 // Buffers until the budget is used up, given back, and once more.
 void check_budget(CaseRun& run) {
-  constexpr std::uint64_t kBufferBytes = std::uint64_t{4} << 20U;
   const auto device = OpenDevice::open(run);
   if (device == nullptr) return;
   for (int round = 0; round < 3; ++round) {
     std::vector<std::uint64_t> buffers;
-    for (;;) {
-      run.phase("alloc");
-      std::uint64_t buffer = 0;
-      void* host = nullptr;
-      luna_err err = make_err();
-      const bool is_out = buffers.size() % 2 == 0;
-      const luna_status status = device->table().alloc(device->device(),
-                                                       is_out ? LUNA_BUFFER_OUT : LUNA_BUFFER_KV,
-                                                       kBufferBytes,
-                                                       &buffer,
-                                                       &host,
-                                                       &err);
-      if (status == LUNA_EXHAUSTED) {
-        if (err.text[0] == '\0') run.fail("E2", "alloc() has no room and gives no reason");
-        break;
-      }
-      if (status < 0) return run.fail("D1", "alloc() fails: " + std::string(text_of(err)));
-      if (is_out && host == nullptr) return run.fail("D1", "a buffer OUT has no host address");
-      if (is_out) std::memset(host, 0x5A, kBufferBytes);
-      buffers.push_back(buffer);
-      if (buffers.size() * kBufferBytes > kBudgetBytes)
-        return run.fail("D1",
-                        std::to_string(buffers.size() * kBufferBytes) + " bytes are given where " +
-                            std::to_string(kBudgetBytes) + " are allowed");
-    }
+    while (add_buffer(run, *device, buffers)) {}
+    if (run.has_failed()) return;
     if (buffers.size() < kBudgetBytes / kBufferBytes / 2)
       return run.fail("D1",
                       "round " + std::to_string(round + 1) + " gets " +
                           std::to_string(buffers.size()) +
-                          " buffers: less than half of the "
-                          "budget is there");
+                          " buffers: less than half of the budget is there");
     run.phase("free_buffer");
     for (const std::uint64_t buffer : buffers)
       device->table().free_buffer(device->device(), buffer);

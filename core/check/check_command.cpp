@@ -63,6 +63,11 @@ void add_check_options(CLI::App& app, CheckCommand& command) {
   app.add_option("file", command.options.input.file, "the plugin, a shared library")->required();
   app.add_option("--seed", command.options.input.seed, "of everything that is drawn")
       ->capture_default_str();
+  app.add_option("--seeds",
+                 command.options.n_seeds,
+                 "seeds that the cases of a kind run with, from --seed on")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   app.add_option("--set", command.settings, "a setting of the plugin, KEY=VALUE; may be repeated");
   app.add_option("--only", command.options.only, "the cases whose names begin so");
   app.add_option("--limit", command.limit_s, "seconds that a case may take")

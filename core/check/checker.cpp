@@ -20,9 +20,11 @@ Verdict verdict_of(const CaseResult& result) {
   return result.skipped.empty() ? Verdict::passed : Verdict::skipped;
 }
 
-CaseResult run_case(const Case& one, const CheckOptions& options) {
+CaseResult run_once(const Case& one, const CheckOptions& options, std::uint64_t seed) {
   const auto began = std::chrono::steady_clock::now();
-  ChildReport report = run_in_child(options.input, options.limit, one.run);
+  CaseInput input = options.input;
+  input.seed = seed;
+  ChildReport report = run_in_child(input, options.limit, one.run);
   if (report.end != ChildEnd::finished)
     report.findings.push_back(describe_end(report, one.rule_of_crash, options.limit));
   CaseResult result{one,
@@ -30,8 +32,21 @@ CaseResult run_case(const Case& one, const CheckOptions& options) {
                     std::move(report.findings),
                     std::move(report.skipped),
                     std::move(report.figures),
-                    seconds_since(began)};
+                    seconds_since(began),
+                    seed};
   result.verdict = verdict_of(result);
+  return result;
+}
+
+/// With one seed after the other, until one does not pass.
+CaseResult run_case(const Case& one, const CheckOptions& options) {
+  CaseResult result = run_once(one, options, options.input.seed);
+  const std::uint32_t n_seeds = one.name[0] == 'E' ? options.n_seeds : 1;
+  for (std::uint32_t n = 1; n < n_seeds && result.verdict == Verdict::passed; ++n) {
+    const double seconds = result.seconds;
+    result = run_once(one, options, options.input.seed + n);
+    result.seconds += seconds;
+  }
   return result;
 }
 
@@ -96,6 +111,7 @@ Result<CaseResult> reproduce_case(const CheckOptions& options) {
   if (found == all.end()) return no_such_case(own.only);
   CaseResult result;
   result.checked = *found;
+  result.seed = own.input.seed;
   CaseRun run(own.input, [&](CaseRun::Word word, std::string_view first, std::string_view second) {
     switch (word) {
       case CaseRun::Word::phase:

@@ -27,6 +27,7 @@ struct CaseResult {
   std::string skipped;  ///< why
   std::vector<std::pair<std::string, std::string>> figures;
   double seconds = 0.0;
+  std::uint64_t seed = 0;  ///< of the last run
 };
 
 /// What came of a file.
@@ -44,7 +45,8 @@ struct CheckResult {
 
 struct CheckOptions {
   CaseInput input;
-  std::string only;  ///< run the cases whose names begin so; empty: all
+  std::string only;           ///< run the cases whose names begin so; empty: all
+  std::uint32_t n_seeds = 1;  ///< that the cases of group E run with, from the input's on
   std::chrono::milliseconds limit = std::chrono::seconds(45);  ///< of a case
 };
 

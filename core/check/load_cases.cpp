@@ -88,6 +88,18 @@ bool is_snake_case(std::string_view key) {
   return true;
 }
 
+void check_param(CaseRun& run, const luna_param& param) {
+  const std::string key = param.key;
+  if (!is_snake_case(key)) run.fail("V9", "the key '" + key + "' is not snake_case");
+  if (param.help == nullptr || *param.help == '\0')
+    run.fail("V9", "the setting '" + key + "' has no help");
+  if (param.type > LUNA_TYPE_STRING_MAP)
+    run.fail("V9", "the setting '" + key + "' has type " + std::to_string(param.type));
+  for (const char* const bound : {param.min, param.max})
+    if (bound != nullptr && !plugin::parse_setting(param, bound))
+      run.fail("V9", "a bound of '" + key + "' is '" + bound + "'");
+}
+
 void check_declared_settings(CaseRun& run) {
   const auto subject = Subject::load(run);
   if (subject == nullptr) return;
@@ -100,16 +112,9 @@ void check_declared_settings(CaseRun& run) {
                    std::to_string(params.size()) + " can be read");
     std::set<std::string> keys;
     for (const luna_param* param : params) {
-      const std::string key = param->key;
-      if (!is_snake_case(key)) run.fail("V9", "the key '" + key + "' is not snake_case");
-      if (!keys.insert(key).second) run.fail("V9", "the key '" + key + "' is declared twice");
-      if (param->help == nullptr || *param->help == '\0')
-        run.fail("V9", "the setting '" + key + "' has no help");
-      if (param->type > LUNA_TYPE_STRING_MAP)
-        run.fail("V9", "the setting '" + key + "' has type " + std::to_string(param->type));
-      for (const char* const bound : {param->min, param->max})
-        if (bound != nullptr && !plugin::parse_setting(*param, bound))
-          run.fail("V9", "a bound of '" + key + "' is '" + bound + "'");
+      check_param(run, *param);
+      if (!keys.insert(param->key).second)
+        run.fail("V9", "the key '" + std::string(param->key) + "' is declared twice");
     }
     // Defaults against their own bounds: the host's check.
     const plugin::CheckedRows checked = plugin::check_rows(head, {"", kind, {1, 1}, {}, {}});

@@ -8,6 +8,7 @@
 #include <luna/quant.hpp>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -130,7 +131,8 @@ std::string who(const Entry& e) {
 }
 
 bool is_equal(float a, float b) {
-  return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
 }
 
 /// Whole, in ranges, and by the definition: the same values.
@@ -188,6 +190,28 @@ std::uint64_t find_size(Format& format,
   return 0;
 }
 
+/// Whether the format takes entries of a type; those that it takes have the values that they
+/// should.
+bool try_type(CaseRun& run,
+              Format& format,
+              std::uint32_t container,
+              std::uint32_t type,
+              std::mt19937_64& random) {
+  run.phase("type " + std::to_string(type) + " of container " + std::to_string(container));
+  bool is_taken = false;
+  for (const Shape& shape : kShapes) {
+    const std::uint64_t n_bytes = find_size(format, container, type, shape);
+    if (n_bytes == 0) continue;
+    is_taken = true;
+    Entry e(container, type, shape, n_bytes);
+    e.fill(random);
+    luna_weight_desc desc{};
+    if (format.describe(e, desc)) check_values(run, format, e, desc);
+    if (run.has_failed()) break;
+  }
+  return is_taken;
+}
+
 void check_decoding(CaseRun& run) {
   const auto subject = Subject::load(run);
   if (subject == nullptr) return;
@@ -196,24 +220,9 @@ void check_decoding(CaseRun& run) {
   Format format(run, std::move(quant));
   std::mt19937_64 random(run.input().seed);
   std::uint32_t n_types = 0;
-  for (const std::uint32_t container : kContainers) {
-    for (std::uint32_t type = 0; type < kTypesMax; ++type) {
-      bool is_taken = false;
-      for (const Shape& shape : kShapes) {
-        run.phase("type " + std::to_string(type) + " of container " + std::to_string(container));
-        const std::uint64_t n_bytes = find_size(format, container, type, shape);
-        if (run.has_failed()) return;
-        if (n_bytes == 0) continue;
-        is_taken = true;
-        Entry e(container, type, shape, n_bytes);
-        e.fill(random);
-        luna_weight_desc desc{};
-        if (format.describe(e, desc)) check_values(run, format, e, desc);
-        if (run.has_failed()) return;
-      }
-      n_types += is_taken ? 1 : 0;
-    }
-  }
+  for (const std::uint32_t container : kContainers)
+    for (std::uint32_t type = 0; type < kTypesMax && !run.has_failed(); ++type)
+      n_types += try_type(run, format, container, type, random) ? 1 : 0;
   run.figure("types_decoded", std::to_string(n_types));
   if (n_types == 0)
     run.skip("it takes no single entry called 'w' of any type: its own tests have to try it");

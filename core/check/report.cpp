@@ -70,6 +70,7 @@ json::object case_json(const CaseResult& result) {
   json::object row = {{"name", result.checked.name},
                       {"verdict", verdict_name(result.verdict)},
                       {"seconds", result.seconds},
+                      {"seed", result.seed},
                       {"findings", std::move(findings)},
                       {"figures", std::move(figures)}};
   if (!result.skipped.empty()) row["skipped"] = result.skipped;
@@ -113,7 +114,7 @@ void print_case(const CaseResult& result,
         << "      do     " << advice_of(finding) << "\n";
   if (!result.findings.empty())
     out << "      again  " << program << " " << options.input.file.string() << " --reproduce "
-        << result.checked.name << "@" << options.input.seed << "\n";
+        << result.checked.name << "@" << result.seed << "\n";
   out.flush();
 }
 

@@ -105,7 +105,8 @@ void look_different(std::uint64_t seed) {
   ::mallopt(M_PERTURB, 0x5A);
   // Pages and heap begin elsewhere.
   const std::size_t n_bytes = (1 + seed % 61) << 16U;
-  ::mmap(nullptr, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  [[maybe_unused]] void* const pages =
+      ::mmap(nullptr, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (std::size_t n = 0; n < 64; ++n)
     [[maybe_unused]] void* const kept = std::malloc(48 + (n * 40 + seed) % 4096);
 }

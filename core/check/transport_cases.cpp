@@ -138,6 +138,64 @@ luna_xfer transfer(std::uint32_t verb, const End& end, std::uint64_t key, std::u
   return made;
 }
 
+/// The two ends of one message, and where it lies in their memory.
+struct Message {
+  explicit Message(std::uint64_t n_bytes, std::mt19937_64& random)
+      : size(n_bytes),
+        from_at(random() % 9),
+        to_at(random() % 9),
+        from(n_bytes + 16),
+        to(n_bytes + 16, kUntouched) {
+    for (std::uint8_t& byte : from)
+      byte = static_cast<std::uint8_t>(random());
+  }
+  [[nodiscard]] std::string name() const {
+    return "a message of " + std::to_string(size) + " bytes";
+  }
+  /// What was written beside its place.
+  [[nodiscard]] bool is_beside() const {
+    const auto is_untouched = [](std::uint8_t byte) { return byte == kUntouched; };
+    const auto begin = to.begin() + static_cast<std::ptrdiff_t>(to_at);
+    return !std::all_of(to.begin(), begin, is_untouched) ||
+           !std::all_of(begin + static_cast<std::ptrdiff_t>(size), to.end(), is_untouched);
+  }
+  static constexpr std::uint8_t kUntouched = 0xEE;
+  std::uint64_t size;
+  std::uint64_t from_at;
+  std::uint64_t to_at;
+  std::vector<std::uint8_t> from;
+  std::vector<std::uint8_t> to;
+};
+
+/// Both ends ask, in either order, and both hear of the end. False: the run was told why.
+bool exchange(CaseRun& run, const Pair& pair, luna_xfer send, luna_xfer recv, bool sends_first) {
+  const std::string what = "a message of " + std::to_string(send.n_bytes) + " bytes";
+  pair.a->done().clear();
+  pair.b->done().clear();
+  luna_err err = make_err();
+  const luna_status first = sends_first ? pair.a->post(send, err) : pair.b->post(recv, err);
+  const luna_status second = sends_first ? pair.b->post(recv, err) : pair.a->post(send, err);
+  if (first < 0 || second < 0) {
+    run.fail("X1", what + " is refused: " + std::string(text_of(err)));
+    return false;
+  }
+  if (!turn_until(*pair.a, pair.b.get(), [&] {
+        return !pair.a->done().empty() && !pair.b->done().empty();
+      })) {
+    run.fail("X1", what + " does not arrive within 10 s");
+    return false;
+  }
+  const luna_xfer_done& sent = pair.a->done().front();
+  const luna_xfer_done& got = pair.b->done().front();
+  if (sent.status != LUNA_OK || got.status != LUNA_OK || got.n_bytes != send.n_bytes)
+    run.fail("X1",
+             what + " ends with status " + std::to_string(sent.status) + " and " +
+                 std::to_string(got.status) + ", " + std::to_string(got.n_bytes) + " bytes");
+  if (sent.cookie != send.cookie || got.cookie != recv.cookie)
+    run.fail("X1", what + " comes back with another cookie");
+  return !run.has_failed();
+}
+
 // Messages of a byte and of megabytes, at any offset, whichever side asks first.
 void check_integrity(CaseRun& run) {
   constexpr std::array<std::uint64_t, 9> kSizes = {
@@ -151,50 +209,21 @@ void check_integrity(CaseRun& run) {
   std::uint64_t cookie = 0;
   for (const std::uint64_t size : kSizes) {
     if (size > caps.message_bytes_max) continue;
-    const std::uint64_t from_at = random() % 9;
-    const std::uint64_t to_at = random() % 9;
-    std::vector<std::uint8_t> from(size + 16);
-    std::vector<std::uint8_t> to(size + 16, 0xEE);
-    for (std::uint8_t& byte : from)
-      byte = static_cast<std::uint8_t>(random());
-    const auto from_key = pair.a->add(from);
-    const auto to_key = pair.b->add(to);
+    Message message(size, random);
+    const auto from_key = pair.a->add(message.from);
+    const auto to_key = pair.b->add(message.to);
     if (!from_key || !to_key) return;
     luna_xfer send = transfer(LUNA_XFER_SEND, *pair.a, *from_key, ++cookie);
     luna_xfer recv = transfer(LUNA_XFER_RECV, *pair.b, *to_key, ++cookie);
     send.n_bytes = recv.n_bytes = size;
-    send.offset = from_at;
-    recv.offset = to_at;
+    send.offset = message.from_at;
+    recv.offset = message.to_at;
     send.tag = recv.tag = static_cast<std::uint32_t>(size % 1000);
-    const std::string what = "a message of " + std::to_string(size) + " bytes";
-    luna_err err = make_err();
-    const bool sends_first = random() % 2 == 0;
-    const luna_status first = sends_first ? pair.a->post(send, err) : pair.b->post(recv, err);
-    const luna_status second = sends_first ? pair.b->post(recv, err) : pair.a->post(send, err);
-    if (first < 0 || second < 0)
-      return run.fail("X1", what + " is refused: " + std::string(text_of(err)));
-    pair.a->done().clear();
-    pair.b->done().clear();
-    if (!turn_until(*pair.a, pair.b.get(), [&] {
-          return !pair.a->done().empty() && !pair.b->done().empty();
-        }))
-      return run.fail("X1", what + " does not arrive within 10 s");
-    const luna_xfer_done& sent = pair.a->done().front();
-    const luna_xfer_done& got = pair.b->done().front();
-    if (sent.status != LUNA_OK || got.status != LUNA_OK || got.n_bytes != size)
-      return run.fail("X1",
-                      what + " ends with status " + std::to_string(sent.status) + " and " +
-                          std::to_string(got.status) + ", " + std::to_string(got.n_bytes) +
-                          " bytes");
-    if (sent.cookie != send.cookie || got.cookie != recv.cookie)
-      return run.fail("X1", what + " comes back with another cookie");
-    if (std::memcmp(to.data() + to_at, from.data() + from_at, size) != 0)
-      return run.fail("X1", what + " arrives changed");
-    const auto is_untouched = [](std::uint8_t byte) { return byte == 0xEE; };
-    const auto begin = to.begin() + static_cast<std::ptrdiff_t>(to_at);
-    if (!std::all_of(to.begin(), begin, is_untouched) ||
-        !std::all_of(begin + static_cast<std::ptrdiff_t>(size), to.end(), is_untouched))
-      return run.fail("O3", what + " is written beside its place");
+    if (!exchange(run, pair, send, recv, random() % 2 == 0)) return;
+    if (std::memcmp(
+            message.to.data() + message.to_at, message.from.data() + message.from_at, size) != 0)
+      return run.fail("X1", message.name() + " arrives changed");
+    if (message.is_beside()) return run.fail("O3", message.name() + " is written beside its place");
     pair.a->remove(*from_key);
     pair.b->remove(*to_key);
   }

@@ -90,6 +90,26 @@ void split_folders(std::string_view list, std::vector<std::string>& folders) {
   }
 }
 
+/// The entries of a dynamic section that say what the library asks of its process.
+Result<void> read_dynamic(std::span<const std::byte> entries,
+                          std::span<const std::byte> texts,
+                          LinkTraits& traits) {
+  for (std::size_t at = 0; at + sizeof(Elf64_Dyn) <= entries.size(); at += sizeof(Elf64_Dyn)) {
+    const Elf64_Dyn entry = *read_at<Elf64_Dyn>(entries, at);
+    if (entry.d_tag == DT_NULL) break;
+    if (entry.d_tag == DT_TEXTREL) traits.has_text_relocations = true;
+    if (entry.d_tag == DT_FLAGS) {
+      traits.has_static_tls |= (entry.d_un.d_val & DF_STATIC_TLS) != 0;
+      traits.has_text_relocations |= (entry.d_un.d_val & DF_TEXTREL) != 0;
+    }
+    if (entry.d_tag != DT_RUNPATH && entry.d_tag != DT_RPATH) continue;
+    const auto text = text_at(texts, entry.d_un.d_val);
+    if (!text) return corrupt("a text of the dynamic section is out of bounds");
+    split_folders(*text, traits.run_paths);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ElfFile> ElfFile::parse(std::span<const std::byte> bytes) {
@@ -193,21 +213,7 @@ Result<LinkTraits> ElfFile::link_traits() const {
     if (section.head.sh_type != SHT_DYNAMIC) continue;
     if (section.head.sh_link >= sections_.size())
       return corrupt("the dynamic section names no table of texts");
-    const std::span<const std::byte> texts = sections_[section.head.sh_link].bytes;
-    for (std::size_t at = 0; at + sizeof(Elf64_Dyn) <= section.bytes.size();
-         at += sizeof(Elf64_Dyn)) {
-      const Elf64_Dyn entry = *read_at<Elf64_Dyn>(section.bytes, at);
-      if (entry.d_tag == DT_NULL) break;
-      if (entry.d_tag == DT_TEXTREL) traits.has_text_relocations = true;
-      if (entry.d_tag == DT_FLAGS) {
-        traits.has_static_tls |= (entry.d_un.d_val & DF_STATIC_TLS) != 0;
-        traits.has_text_relocations |= (entry.d_un.d_val & DF_TEXTREL) != 0;
-      }
-      if (entry.d_tag != DT_RUNPATH && entry.d_tag != DT_RPATH) continue;
-      const auto text = text_at(texts, entry.d_un.d_val);
-      if (!text) return corrupt("a text of the dynamic section is out of bounds");
-      split_folders(*text, traits.run_paths);
-    }
+    LUNA_TRY(read_dynamic(section.bytes, sections_[section.head.sh_link].bytes, traits));
   }
   return traits;
 }

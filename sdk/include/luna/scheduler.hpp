@@ -5,8 +5,8 @@
 //     explicit Srf(const luna::Settings& settings) : aging(settings.number("aging")) {}
 //     void plan(const luna::Snapshot& rows, luna::Plan& out) override {
 //       auto& order = out.order();
-//       std::ranges::stable_sort(order, {}, [&](std::uint32_t i) {
-//         return rows[i].n_remaining() - aging * rows[i].waited_ms();
+//       std::ranges::sort(order, {}, [&](std::uint32_t i) {  // a stable sort would allocate
+//         return std::pair(rows[i].n_remaining() - aging * rows[i].waited_ms(), i);
 //       });
 //       for (const std::uint32_t i : order)
 //         if (!out.take(i)) break;

@@ -1,6 +1,7 @@
 // Plugins with one fault each: the validator finds it and names its rule, whatever the plugin does
 // to its process.
 #include "core/check/checker.hpp"
+#include "support/test_seed.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -260,6 +261,27 @@ class ShippedPlugins : public testing::TestWithParam<std::string> {};
 TEST_P(ShippedPlugins, PassEveryCase) {
   expect_passed(std::string(LUNA_PLUGIN_DIR) + "/" + GetParam() + ".so");
 }
+
+class ShippedSchedulers : public testing::TestWithParam<std::string> {};
+
+// Each seed is other machines and other requests.
+TEST_P(ShippedSchedulers, KeepTheRulesOverSeeds) {
+  CheckOptions options;
+  options.input.file = std::string(LUNA_PLUGIN_DIR) + "/scheduler_" + GetParam() + ".so";
+  options.input.seed = test::test_seed();
+  options.n_seeds = 8;
+  options.only = "E.scheduler.legal";
+  const auto result = check_plugin(options, [](const CaseResult&) {});
+  ASSERT_TRUE(result) << result.error().message();
+  const CaseResult& last = result->cases.front();
+  for (const Finding& finding : last.findings)
+    ADD_FAILURE() << "seed " << last.seed << ": " << finding.rule << ": " << finding.message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins,
+                         ShippedSchedulers,
+                         testing::Values("static", "flowsplit", "srf", "edf", "fair"),
+                         [](const auto& instance) { return instance.param; });
 
 INSTANTIATE_TEST_SUITE_P(Plugins,
                          ShippedPlugins,
