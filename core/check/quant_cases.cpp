@@ -2,6 +2,7 @@
 // format's own definition.
 #include "core/check/cases.hpp"
 #include "core/check/guarded_memory.hpp"
+#include "core/check/packed_weights.hpp"
 #include "core/check/subject.hpp"
 
 #include <luna/backend_blocks.hpp>
@@ -19,6 +20,7 @@
 namespace luna::check {
 namespace {
 
+constexpr std::string_view kName = "layer.weight";
 constexpr std::uint32_t kTypesMax = 64;  // of a container: more than any has
 constexpr std::array kContainers = {LUNA_CONTAINER_GGUF, LUNA_CONTAINER_SAFETENSORS};
 // Bytes of an element at most: what a file of that shape could have.
@@ -32,12 +34,20 @@ struct Shape {
 };
 constexpr std::array kShapes = {Shape{1, 256}, Shape{3, 512}, Shape{65, 256}, Shape{7, 1024}};
 
-/// One entry "w" whose bytes end at the end of a page.
+/// What a format is asked about.
+struct Asked {
+  const luna_tensor_table* table;
+  std::string_view name;
+  std::uint64_t entry;  ///< that is called so; UINT64_MAX: none is
+  std::string who;      ///< for messages
+};
+
+/// One entry "layer.weight" whose bytes end at the end of a page.
 class Entry {
  public:
   Entry(std::uint32_t container, std::uint32_t type, const Shape& shape, std::uint64_t n_bytes)
       : memory_(static_cast<std::size_t>(n_bytes)) {
-    entry.name = to_abi("w");
+    entry.name = to_abi(kName);
     entry.container = container;
     entry.type = type;
     entry.rank = 2;
@@ -49,6 +59,14 @@ class Entry {
     table.entry_stride = sizeof(entry);
     table.n_entries = 1;
     table.entries = &entry;
+  }
+  [[nodiscard]] Asked asked() const {
+    return {&table,
+            kName,
+            0,
+            "container " + std::to_string(entry.container) + " type " + std::to_string(entry.type) +
+                " [" + std::to_string(entry.dims[0]) + ", " + std::to_string(entry.dims[1]) +
+                "] of " + std::to_string(entry.n_bytes) + " bytes"};
   }
   void fill(std::mt19937_64& random) {
     for (std::byte& byte : memory_.bytes())
@@ -88,25 +106,32 @@ class Format {
   Format(CaseRun& run, plugin::Instance<luna_quant_if> quant)
       : run_(run), quant_(std::move(quant)) {}
 
-  /// Whether it takes the entry, with the weight's description.
-  bool describe(const Entry& e, luna_weight_desc& desc) {
-    const std::int32_t score = quant_->score(quant_.self(), &e.table, 0);
-    if (score < 0 || score > 100) run_.fail("Q4", "a score of " + std::to_string(score));
-    if (score <= 0) return false;
+  /// Whether it takes the weight, with its description.
+  bool describe(const Asked& asked, luna_weight_desc& desc) {
+    bool is_taken = false;
+    for (std::uint64_t i = 0; i < asked.table->n_entries; ++i) {
+      const std::int32_t score = quant_->score(quant_.self(), asked.table, i);
+      if (score < 0 || score > 100) run_.fail("Q4", "a score of " + std::to_string(score));
+      is_taken |= score > 0;
+    }
+    if (!is_taken) return false;
     desc = {};
     desc.struct_size = sizeof(desc);
     return answers("describe", [&](luna_err* err) {
-      return quant_->describe(quant_.self(), &e.table, to_abi("w"), 0, &desc, err);
+      return quant_->describe(
+          quant_.self(), asked.table, to_abi(asked.name), asked.entry, &desc, err);
     });
   }
-  bool decode(const Entry& e, const luna_weight_desc& desc, Planes& planes) {
+  bool decode(const Asked& asked, const luna_weight_desc& desc, Planes& planes) {
     return answers("decode", [&](luna_err* err) {
-      return quant_->decode(quant_.self(), &e.table, to_abi("w"), 0, &desc, &planes.rows, err);
+      return quant_->decode(
+          quant_.self(), asked.table, to_abi(asked.name), asked.entry, &desc, &planes.rows, err);
     });
   }
-  bool row_f32(const Entry& e, std::uint64_t row, float* out) {
+  bool row_f32(const Asked& asked, std::uint64_t row, float* out) {
     return answers("row_f32", [&](luna_err* err) {
-      return quant_->row_f32(quant_.self(), &e.table, to_abi("w"), 0, row, out, err);
+      return quant_->row_f32(
+          quant_.self(), asked.table, to_abi(asked.name), asked.entry, row, out, err);
     });
   }
 
@@ -124,35 +149,32 @@ class Format {
   plugin::Instance<luna_quant_if> quant_;
 };
 
-std::string who(const Entry& e) {
-  return "container " + std::to_string(e.entry.container) + " type " +
-         std::to_string(e.entry.type) + " [" + std::to_string(e.entry.dims[0]) + ", " +
-         std::to_string(e.entry.dims[1]) + "] of " + std::to_string(e.entry.n_bytes) + " bytes";
-}
-
 bool is_equal(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
          (std::isnan(a) && std::isnan(b));
 }
 
+Asked asked_of(const PackedLayout& layout, const PackedWeight& weight) {
+  return {&weight.table(), kName, weight.entry(), std::string(layout.name)};
+}
+
 /// Whole, in ranges, and by the definition: the same values.
-void check_values(CaseRun& run, Format& format, const Entry& e, const luna_weight_desc& desc) {
+void check_values(CaseRun& run, Format& format, const Asked& e, const luna_weight_desc& desc) {
   if (const auto checked = check_weight_desc(&desc); !checked)
-    return run.fail("Q1", who(e) + ": " + checked.error().message());
-  if (desc.n_rows != e.entry.dims[0] || desc.n_cols != e.entry.dims[1]) return;  // it is packed
+    return run.fail("Q1", e.who + ": " + checked.error().message());
   Planes whole(desc, 0, desc.n_rows);
   if (!format.decode(e, desc, whole))
-    return run.fail("Q1", who(e) + ": it is described and cannot be decoded");
+    return run.fail("Q1", e.who + ": it is described and cannot be decoded");
   const CanonicalRows canonical(desc, whole.rows);
   std::vector<float> defined(desc.n_cols);
   for (std::uint64_t row = 0; row < desc.n_rows; ++row) {
     if (!format.row_f32(e, row, defined.data()))
-      return run.fail("Q1", who(e) + ": row_f32 of row " + std::to_string(row) + " fails");
+      return run.fail("Q1", e.who + ": row_f32 of row " + std::to_string(row) + " fails");
     for (std::uint64_t col = 0; col < desc.n_cols; ++col) {
       const float value = canonical.value(row, col);
       if ((desc.flags & LUNA_WEIGHT_EXACT) == 0 || is_equal(value, defined[col])) continue;
       return run.fail("Q1",
-                      who(e) + ": row " + std::to_string(row) + ", column " + std::to_string(col) +
+                      e.who + ": row " + std::to_string(row) + ", column " + std::to_string(col) +
                           " is " + std::to_string(value) + " in planes and " +
                           std::to_string(defined[col]) + " by the definition");
     }
@@ -161,7 +183,7 @@ void check_values(CaseRun& run, Format& format, const Entry& e, const luna_weigh
     const std::uint64_t n_rows = std::min<std::uint64_t>(64, desc.n_rows - row);
     Planes part(desc, row, n_rows);
     if (!format.decode(e, desc, part))
-      return run.fail("Q2", who(e) + ": rows from " + std::to_string(row) + " cannot be decoded");
+      return run.fail("Q2", e.who + ": rows from " + std::to_string(row) + " cannot be decoded");
     for (std::uint32_t plane = 0; plane < LUNA_N_PLANES; ++plane)
       if (desc.row_bytes[plane] != 0 &&
           std::memcmp(
@@ -169,7 +191,7 @@ void check_values(CaseRun& run, Format& format, const Entry& e, const luna_weigh
               static_cast<const std::byte*>(whole.rows.planes[plane]) + row * desc.row_bytes[plane],
               n_rows * desc.row_bytes[plane]) != 0)
         return run.fail("Q2",
-                        who(e) + ": rows from " + std::to_string(row) +
+                        e.who + ": rows from " + std::to_string(row) +
                             " are others when they are decoded alone");
   }
 }
@@ -185,7 +207,7 @@ std::uint64_t find_size(Format& format,
   // Blocks have 256 values at most, so that these are all sizes that there are.
   for (std::uint64_t n = n_values / 32; n <= n_values * kElementBytesMax; n += n_values / 256) {
     e.entry.n_bytes = n;
-    if (format.describe(e, desc)) return n;
+    if (format.describe(e.asked(), desc)) return n;
   }
   return 0;
 }
@@ -206,7 +228,7 @@ bool try_type(CaseRun& run,
     Entry e(container, type, shape, n_bytes);
     e.fill(random);
     luna_weight_desc desc{};
-    if (format.describe(e, desc)) check_values(run, format, e, desc);
+    if (format.describe(e.asked(), desc)) check_values(run, format, e.asked(), desc);
     if (run.has_failed()) break;
   }
   return is_taken;
@@ -224,21 +246,32 @@ void check_decoding(CaseRun& run) {
     for (std::uint32_t type = 0; type < kTypesMax && !run.has_failed(); ++type)
       n_types += try_type(run, format, container, type, random) ? 1 : 0;
   run.figure("types_decoded", std::to_string(n_types));
-  if (n_types == 0)
-    run.skip("it takes no single entry called 'w' of any type: its own tests have to try it");
+  std::uint32_t n_packed = 0;
+  for (const PackedLayout& layout : packed_layouts()) {
+    PackedWeight weight(layout, random);
+    const Asked asked = asked_of(layout, weight);
+    run.phase(asked.who);
+    luna_weight_desc desc{};
+    if (run.has_failed() || !format.describe(asked, desc)) continue;
+    ++n_packed;
+    check_values(run, format, asked, desc);
+  }
+  run.figure("packed_layouts_decoded", std::to_string(n_packed));
+  if (n_types == 0 && n_packed == 0)
+    run.skip("it takes no weight that the check can make: its own tests have to try it");
 }
 
 /// What is taken can be decoded with the bytes that are there, and no row behind the last.
-void decode_all(CaseRun& run, Format& format, const Entry& e, const luna_weight_desc& desc) {
+void decode_all(CaseRun& run, Format& format, const Asked& e, const luna_weight_desc& desc) {
   if (desc.n_rows == 0 || desc.n_cols == 0) return;
   if (desc.n_cols > kValuesMax || desc.n_rows > kValuesMax / desc.n_cols)
     return run.fail("Q3",
-                    who(e) + " is taken as a weight of [" + std::to_string(desc.n_rows) + ", " +
+                    e.who + " is taken as a weight of [" + std::to_string(desc.n_rows) + ", " +
                         std::to_string(desc.n_cols) + "]");
   Planes planes(desc, 0, desc.n_rows);
   format.decode(e, desc, planes);
   Planes behind(desc, desc.n_rows, 1);
-  if (format.decode(e, desc, behind)) run.fail("Q3", who(e) + ": a row behind the last is decoded");
+  if (format.decode(e, desc, behind)) run.fail("Q3", e.who + ": a row behind the last is decoded");
 }
 
 /// An entry that was cut off, or goes on behind its last row.
@@ -247,10 +280,42 @@ void try_sizes(CaseRun& run, Format& format, const Entry& whole) {
   for (const std::uint64_t n :
        {n_whole, n_whole - 1, n_whole / 2, std::uint64_t{1}, n_whole + 16}) {
     Entry e(whole.entry.container, whole.entry.type, {whole.entry.dims[0], whole.entry.dims[1]}, n);
-    run.phase(who(e) + ", whole with " + std::to_string(n_whole));
+    run.phase(e.asked().who + ", whole with " + std::to_string(n_whole));
     luna_weight_desc desc{};
-    if (format.describe(e, desc)) decode_all(run, format, e, desc);
+    if (format.describe(e.asked(), desc)) decode_all(run, format, e.asked(), desc);
     if (run.has_failed()) return;
+  }
+}
+
+/// Parts that were cut off, are of another shape, or hold anything.
+void try_packed(CaseRun& run, Format& format, const PackedLayout& layout, std::mt19937_64& random) {
+  constexpr std::array<std::uint64_t, 7> kSizes = {
+      0, 1, 31, 128, 257, std::uint64_t{1} << 40, UINT64_MAX};
+  for (int n = 0; n < 300 && !run.has_failed(); ++n) {
+    PackedWeight weight(layout, random);
+    const std::size_t i = random() % weight.entries().size();
+    luna_tensor_entry& part = weight.entries()[i];
+    const std::uint64_t n_bytes = part.n_bytes;
+    switch (random() % 5) {
+      case 0:
+        weight.resize(i, random() % n_bytes, random);
+        break;
+      case 1:
+        weight.resize(i, n_bytes, random);  // its own size, and any groups and scales
+        break;
+      case 2:
+        part.dims[random() % 2] = kSizes[random() % kSizes.size()];
+        break;
+      case 3:
+        part.rank = static_cast<std::uint32_t>(random() % 6);
+        break;
+      default:
+        part.type = static_cast<std::uint32_t>(random() % 12);
+    }
+    const Asked asked = asked_of(layout, weight);
+    run.phase(asked.who + ", part " + std::to_string(i) + " changed");
+    luna_weight_desc desc{};
+    if (format.describe(asked, desc)) decode_all(run, format, asked, desc);
   }
 }
 
@@ -275,13 +340,15 @@ void check_hostile(CaseRun& run) {
         Entry e(container, type, shape, random() % 5000);
         e.fill(random);
         e.entry.rank = static_cast<std::uint32_t>(random() % 6);
-        run.phase(who(e) + " rank " + std::to_string(e.entry.rank));
+        run.phase(e.asked().who + " rank " + std::to_string(e.entry.rank));
         luna_weight_desc desc{};
-        if (format.describe(e, desc)) decode_all(run, format, e, desc);
+        if (format.describe(e.asked(), desc)) decode_all(run, format, e.asked(), desc);
       }
       if (run.has_failed()) return;
     }
   }
+  for (const PackedLayout& layout : packed_layouts())
+    try_packed(run, format, layout, random);
 }
 
 constexpr auto kCases = std::to_array<Case>({
