@@ -301,3 +301,19 @@ def test_a_folder_is_served(start_server: Callable, tmp_path: Path, luna_bin: Pa
         assert answer["choices"][0]["message"]["role"] == "assistant"
     finally:
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize("layout", [awq(64), gptq(4, 64, act_order=True), int8(None)], ids=lambda it: it.name)
+def test_devices_share_a_folder_by_layers_and_by_rows(
+    run_luna: Callable, tmp_path: Path, layout: Layout
+) -> None:
+    folder, _ = made(tmp_path, layout, n_files=2)
+    answers = []
+    for n_devices, keys in ((1, ""), (2, ""), (2, 'layout = "tensor"')):
+        config = tmp_path / "luna.toml"
+        config.write_text(config_text(folder, n_devices=n_devices, model_keys=keys), encoding="utf-8")
+        done = run_luna("generate", "--config", config, "the cat and in to", "--max-tokens", 12,
+                        "--temperature", 0)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answers.append(done.stdout)
+    assert answers[0] == answers[1] == answers[2]

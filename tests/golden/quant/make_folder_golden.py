@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Makes formats.safetensors in this folder: weights packed by the tools that define the formats.
 
-    python3 tests/golden/quant/make_folder_golden.py AUTOAWQ_SOURCE AUTO_GPTQ_SOURCE
+    python3 tests/golden/quant/make_folder_golden.py AUTOAWQ AUTO_GPTQ GPTQMODEL
 
-AUTOAWQ_SOURCE is the unpacked sdist of autoawq 0.2.9, AUTO_GPTQ_SOURCE the unpacked wheel of
-auto-gptq 0.7.1. Their packing functions are called as they are: the classes that hold them are cut
-out of their files and run alone, because the packages themselves import GPU kernels (and
-gptqmodel, which took AutoGPTQ's format over, cannot be installed without a GPU's toolkit).
+The folders are the unpacked packages autoawq 0.2.9, auto-gptq 0.7.1 (format 1) and gptqmodel 7.7.0
+(format 2). Their packing functions are called as they are: what holds them is cut out of their
+files and run alone, because the packages themselves import GPU kernels.
 Made with torch 2 and numpy 2.4.6, seed 20261130. Tolerance: none, bit for bit.
 
 A case N of format F has the parts of its weight ("F.N.qweight" ...), "F_expected_N.values", FP32
@@ -18,6 +17,7 @@ the least and the largest of FP16 and negative ones.
 
 import ast
 import json
+import contextlib
 import sys
 import types
 from pathlib import Path
@@ -34,6 +34,16 @@ def cut_class(path: Path, name: str, namespace: dict) -> type:
     tree = ast.parse(path.read_text())
     node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     node.bases = [ast.Attribute(ast.Name("nn", ast.Load()), "Module", ast.Load())]
+    module = ast.fix_missing_locations(ast.Module([node], []))
+    exec(compile(module, str(path), "exec"), namespace)
+    return namespace[name]
+
+
+def cut_method(path: Path, class_name: str, name: str, namespace: dict):
+    """A method of a class as a function, executed without the rest of the file."""
+    tree = ast.parse(path.read_text())
+    cls = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    node = next(n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == name)
     module = ast.fix_missing_locations(ast.Module([node], []))
     exec(compile(module, str(path), "exec"), namespace)
     return namespace[name]
@@ -142,6 +152,40 @@ def add_gptq(cases: Cases, source: Path, random) -> None:
         cases.add("gptq", parts, values_of(q, s, z, groups), config)
 
 
+def add_gptqmodel(cases: Cases, source: Path, random) -> None:
+    """Format 2 stores zeros as they are, so that 0 can be one."""
+    transformers = types.SimpleNamespace(
+        pytorch_utils=types.SimpleNamespace(Conv1D=type("Conv1D", (), {}))
+    )
+    limits = types.SimpleNamespace(threadpool_limits=lambda n: contextlib.nullcontext())
+    namespace = {"t": torch, "nn": torch.nn, "np": np, "math": __import__("math"),
+                 "transformers": transformers, "THREADPOOLCTL": limits,
+                 "_ConvNd": torch.nn.modules.conv._ConvNd}  # fmt: skip
+    qlinear = source / "gptqmodel/nn_modules/qlinear/__init__.py"
+    pack = cut_method(qlinear, "PackableQuantLinear", "pack_original", namespace)
+    for bits, n_out, n_in, group, act_order in (
+        (4, 32, 128, 32, False), (4, 64, 128, 64, True), (3, 32, 64, 64, False),
+        (2, 32, 64, 32, False), (8, 32, 96, 32, True),
+    ):  # fmt: skip
+        groups = np.arange(n_in) // group
+        if act_order:
+            groups = groups[random.permutation(n_in)]
+        q = codes_of(random, (n_out, n_in), "random", 2**bits - 1)
+        s = scales_of(random, (n_out, n_in // group), "usual")
+        z = random.integers(0, 2**bits, (n_out, n_in // group))
+        layer = linear_of(values_of(q, s, z, groups))
+        packed = torch.nn.Module()
+        packed.bits, packed.maxq, packed.pack_factor, packed.planar = bits, 2**bits - 1, 32 // bits, False
+        packed.pack_dtype_bits, packed.pack_np_math_dtype, packed.pack_np_dtype = 32, np.uint32, np.int32
+        pack(packed, layer, torch.from_numpy(s.astype(np.float64)),
+             torch.from_numpy(z.astype(np.float64)), torch.from_numpy(groups.astype(np.int32)))  # fmt: skip
+        parts = {"qweight": packed.qweight, "qzeros": packed.qzeros, "g_idx": packed.g_idx,
+                 "scales": packed.scales}  # fmt: skip
+        config = {"quant_method": "gptq", "checkpoint_format": "gptq_v2", "bits": bits,
+                  "group_size": group, "desc_act": act_order}  # fmt: skip
+        cases.add("gptq", parts, values_of(q, s, z, groups), config)
+
+
 def add_fp8(cases: Cases, random) -> None:
     """All 256 codes of both types, as torch reads them."""
     every = torch.arange(256, dtype=torch.uint8).reshape(4, 64)
@@ -158,12 +202,13 @@ def add_fp8(cases: Cases, random) -> None:
 
 
 def main() -> None:
-    awq, gptq = map(Path, sys.argv[1:])
+    awq, gptq, gptqmodel = map(Path, sys.argv[1:])
     random = np.random.default_rng(SEED)
     cases = Cases()
     add_awq(cases, awq, random)
     add_gptq(cases, gptq, random)
     add_fp8(cases, random)
+    add_gptqmodel(cases, gptqmodel, random)
     path = Path(__file__).parent / "formats.safetensors"
     save_file(cases.tensors, path, metadata=cases.configs)
     print(f"{path}: {path.stat().st_size} bytes, {cases.n_cases}")
