@@ -104,6 +104,25 @@ def test_every_template_passes_its_ci_as_it_is_written(kind: str, prefix: Path, 
     assert 'failures="0" skipped="0"' in report.read_text(encoding="utf-8")
 
 
+def test_the_role_of_the_template_answers_a_request(
+    prefix: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(["luna", "plugins", "new", "role", "consonants"], tmp_path, prefix)
+    run(["./ci.sh"], tmp_path / "consonants", prefix)
+    monkeypatch.setenv("LUNA_PLUGIN_PATH", str(tmp_path / "consonants" / "build"))
+    config = tmp_path / "luna.toml"
+    stage = 'role = "consonants"\nleft_out = "aeiou"'
+    config.write_text(config_text(model).replace('role = "generate"', stage), encoding="utf-8")
+    server = LunaServer(prefix / "bin" / "luna", config)
+    try:
+        status, answer = server.chat("Name three colours.", max_tokens=24, temperature=0)
+        assert status == 200, answer
+        text = answer["choices"][0]["message"]["content"]
+        assert text.strip() and not set(text) & set("aeiou"), text
+    finally:
+        assert server.stop() == 0
+
+
 def test_the_validator_tells_a_broken_plugin_and_the_host_refuses_it_too(
     luna_bin: Path, run_luna, prefix: Path, tmp_path: Path
 ) -> None:
