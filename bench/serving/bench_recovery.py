@@ -39,7 +39,7 @@ LOST = re.compile(r"\[(\d+-\d+-\d+ \d+:\d+:\d+\.\d+)\] \[cluster\] \[warning\] w
 class Stream(TimedStream):
     """The i-th of the streams: greedy or seeded, by turns."""
 
-    def __init__(self, port: int, i: int, n_tokens: int, n_words: int):
+    def __init__(self, port: int, i: int, n_tokens: int, n_words: int = 0):
         sampling = {"temperature": 0} if i % 2 == 0 else {"temperature": 0.9, "seed": i}
         prompt = f"Story {i}. " + f"{i} stones. " * n_words + "Once upon a time there was a"
         super().__init__(port, {"prompt": prompt, "max_tokens": n_tokens} | sampling)

@@ -117,6 +117,7 @@ class WorkerProcess {
     if (!command_.token_file.empty()) options.token_file = command_.token_file;
     options.data_host = command_.data_host;
     options.drain_timeout = std::chrono::milliseconds(command_.drain_timeout_ms);
+    options.speed_cache = speed_cache();
     cluster::TransportTerms terms;
     terms.token_file = options.token_file;
     terms.host = options.data_host;

@@ -224,6 +224,7 @@ void JoinedPlacement::retire_misplaced(const Scene& scene) {
       is_waiting = true;
       continue;
     }
+    if (!loses) get_to_know(scene);
     logger("app")->info("model is placed anew model={} devices_here={} reason={}",
                         settings_.name,
                         scene.here.size(),
@@ -233,6 +234,20 @@ void JoinedPlacement::retire_misplaced(const Scene& scene) {
     retire(placed, has_lost ? engine::RetireMode::at_once : engine::RetireMode::moving);
   }
   if (!is_waiting) waits_since_.reset();
+}
+
+/// A device that was never measured is, while requests still run where they are. What goes wrong
+/// now goes wrong when the model is placed, which tells it.
+void JoinedPlacement::get_to_know(const Scene& scene) const {
+  for (const JoinedGroup& group : scene.wanted) {
+    if (is_placed(group)) continue;
+    const auto joined = cluster_.join(group);
+    if (!joined) continue;
+    if (const auto known = model_->survey(pointers_of(group), joined->collective); !known)
+      logger("app")->info("devices not measured ahead model={} reason=\"{}\"",
+                          settings_.name,
+                          known.error().message());
+  }
 }
 
 void JoinedPlacement::run_out() {

@@ -84,6 +84,7 @@ class JoinedPlacement {
   void act();
   void add_ahead(const Scene& scene);
   void retire_misplaced(const Scene& scene);
+  void get_to_know(const Scene& scene) const;
   void run_out();
   void retire(Placed& placed, engine::RetireMode mode);
   void add_missing(const Scene& scene);

@@ -429,6 +429,11 @@ Result<engine::GroupId> ServedModel::add_group(const std::vector<model::Device*>
   return id;
 }
 
+Result<void> ServedModel::survey(const std::vector<model::Device*>& devices,
+                                 const std::optional<model::Collective>& collective) const {
+  return model::Model::survey_devices(impl_->group_options, {impl_->quants, devices, collective});
+}
+
 std::uint32_t ServedModel::n_kv_blocks(engine::GroupId id) const {
   const auto found = impl_->models.find(id);
   return found == impl_->models.end() ? 0 : found->second->compiled().n_kv_blocks;

@@ -84,6 +84,10 @@ class ServedModel {
   Result<engine::GroupId> add_group(const std::vector<model::Device*>& devices,
                                     const std::optional<model::Collective>& collective,
                                     std::uint32_t n_kv_blocks_min = 0);
+  /// Has devices of other processes measured, where they never were, so that add_group() need not.
+  /// Errors  as add_group()
+  Result<void> survey(const std::vector<model::Device*>& devices,
+                      const std::optional<model::Collective>& collective) const;
   /// Blocks of a group that was not dropped yet.
   [[nodiscard]] std::uint32_t n_kv_blocks(engine::GroupId id) const;
   /// Has a group leave: what it holds goes on elsewhere, or runs to its end, as the mode says.

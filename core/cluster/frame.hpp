@@ -23,7 +23,7 @@
 
 namespace luna::cluster {
 
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 inline constexpr std::size_t kFrameHeadBytes = 24;
 /// Before the other side has proved that it knows the token.
 inline constexpr std::uint32_t kGreetingBytesMax = 4096;
@@ -48,7 +48,7 @@ enum class FrameType : std::uint16_t {
   memory,   // worker: what its process takes
   relieve,  // controller: give back to the system what nobody uses
   // About a shard, the subject.
-  survey,  // controller: which layers of a model do you have?
+  survey,  // controller: which layers of a model do you have, what would they take?
   plan,    // controller: make it so; what does it take?
   pack,    // controller: load the weights
   bind,    // controller: connect, allocate

@@ -151,11 +151,10 @@ void Member::remove_shard(const RemoteShard& shard) {
   shards_.erase(shard.id());
 }
 
-Result<model::LayerRange> Member::Planner::layers_at_hand(const std::string& source,
-                                                          const std::string& identity) {
-  const Bytes survey = encode_survey({source, identity});
-  LUNA_TRY(const Answer answer, member_.ask(FrameType::survey, member_.next_id(), survey));
-  return answer.layers;
+Result<model::SurveyAnswer> Member::Planner::survey(const model::SurveyOrder& order) {
+  const Bytes survey = encode_survey({idx_, order});
+  LUNA_TRY(Answer answer, member_.ask(FrameType::survey, member_.next_id(), survey));
+  return model::SurveyAnswer{answer.layers, std::move(answer.device)};
 }
 
 Result<std::unique_ptr<model::DeviceShard>> Member::Planner::plan(const model::ShardOrder& order) {

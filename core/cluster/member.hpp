@@ -76,8 +76,7 @@ class Member final : public LinkHandler, public std::enable_shared_from_this<Mem
    public:
     Planner(Member& member, std::uint32_t device_idx) : member_(member), idx_(device_idx) {}
     Result<std::unique_ptr<model::DeviceShard>> plan(const model::ShardOrder& order) override;
-    Result<model::LayerRange> layers_at_hand(const std::string& source,
-                                             const std::string& identity) override;
+    Result<model::SurveyAnswer> survey(const model::SurveyOrder& order) override;
 
    private:
     Member& member_;

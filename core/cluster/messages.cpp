@@ -1,6 +1,7 @@
 #include "core/cluster/messages.hpp"
 
 #include "core/base/units.hpp"
+#include "core/cluster/survey_wire.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -205,16 +206,22 @@ Result<MemoryReport> parse_memory(std::span<const std::byte> payload) {
 Bytes encode_survey(const Survey& survey) {
   Bytes bytes;
   WireWriter writer(bytes);
-  writer.text(survey.source);
-  writer.text(survey.identity);
+  writer.number(survey.device_idx);
+  writer.text(survey.order.source);
+  writer.text(survey.order.identity);
+  put_program(writer, survey.order.program);
+  writer.flag(survey.order.is_timed);
   return bytes;
 }
 
 Result<Survey> parse_survey(std::span<const std::byte> payload) {
   WireReader reader(payload);
   Survey survey;
-  survey.source = reader.text(kPathBytesMax);
-  survey.identity = reader.text(kNameBytesMax);
+  survey.device_idx = reader.number<std::uint32_t>();
+  survey.order.source = reader.text(kPathBytesMax);
+  survey.order.identity = reader.text(kNameBytesMax);
+  survey.order.program = take_program(reader);
+  survey.order.is_timed = reader.flag();
   return finished(reader, std::move(survey), "survey");
 }
 
@@ -309,6 +316,11 @@ Bytes encode_answer(const Answer& answer) {
   writer.text(answer.address);
   writer.number(answer.layers.first);
   writer.number(answer.layers.count);
+  writer.flag(answer.device.has_value());
+  if (answer.device) {
+    writer.result(*answer.device ? Result<void>() : Result<void>(answer.device->error()));
+    if (*answer.device) put_survey(writer, **answer.device);
+  }
   writer.flag(answer.kv.has_value());
   if (answer.kv) writer.array(&*answer.kv, 1);
   return bytes;
@@ -329,6 +341,13 @@ Result<Answer> parse_answer(std::span<const std::byte> payload) {
   answer.address = reader.text(LUNA_ADDRESS_BYTES_MAX);
   answer.layers.first = reader.number<std::uint32_t>();
   answer.layers.count = reader.number<std::uint32_t>();
+  if (reader.flag()) {
+    const Result<void> surveyed = reader.result();
+    if (surveyed)
+      answer.device = take_survey(reader);
+    else
+      answer.device = surveyed.error();
+  }
   // So that the end of the range is a number, too.
   if (answer.layers.first > kStepItemsMax || answer.layers.count > kStepItemsMax)
     reader.fail(std::to_string(answer.layers.count) + " layers");

@@ -87,10 +87,10 @@ Bytes encode_memory(const MemoryReport& report);
 /// Errors  corrupt
 Result<MemoryReport> parse_memory(std::span<const std::byte> payload);
 
-/// survey: of which model.
+/// survey: of which model, on which device of the worker.
 struct Survey {
-  std::string source;  ///< as in model::ShardOrder
-  std::string identity;
+  std::uint32_t device_idx = 0;
+  model::SurveyOrder order;
 };
 Bytes encode_survey(const Survey& survey);
 /// Errors  corrupt
@@ -115,12 +115,14 @@ Bytes encode_bind(const Bind& bind);
 Result<Bind> parse_bind(std::span<const std::byte> payload);
 
 /// answer: to a plan with what the shard takes and where its rank is reached, to a survey with the
-/// layers, to a bind with what its KV blocks hold, where these can be copied; else with nothing.
+/// layers and, where that was asked for, what the model takes of the device and how fast it is; to
+/// a bind with what its KV blocks hold, where these can be copied; else with nothing.
 struct Answer {
   Result<void> result;
   model::ShardMemory memory;
   std::string address;
   model::LayerRange layers;
+  std::optional<Result<model::DeviceSurvey>> device;
   std::optional<luna_kv_layout> kv;
 };
 Bytes encode_answer(const Answer& answer);

@@ -29,6 +29,7 @@ struct WorkerOptions {
   /// How long it serves on when it is told to end, so that others take over what lies on it.
   std::chrono::milliseconds drain_timeout{0};
   std::uint32_t n_load_threads = 0;
+  std::filesystem::path speed_cache;  ///< of measured devices; empty: none
   std::uint64_t resident_before = 0;  ///< of this process before any shard; create() fills it in
 };
 

@@ -4,6 +4,7 @@
 #include "core/base/process_memory.hpp"
 #include "core/model/layers_at_hand.hpp"
 #include "core/model/model_identity.hpp"
+#include "core/model/weight_names.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,8 @@ constexpr std::chrono::milliseconds kLook{100};
 constexpr std::chrono::milliseconds kReport{500};
 // A controller asks for a few shards at a time.
 constexpr std::size_t kJobsMax = 1024;
+// A controller places a few models, each with one kind of program.
+constexpr std::size_t kSurveysMax = 64;
 
 }  // namespace
 
@@ -260,6 +263,7 @@ void WorkerSession::unload(std::uint64_t shard_id) {
 }
 
 void WorkerSession::answer(const Job& job) {
+  const auto start = std::chrono::steady_clock::now();
   Answer answer;
   if (!has_joined()) {
     // The welcome brings the terms that transports are opened with.
@@ -278,7 +282,12 @@ void WorkerSession::answer(const Job& job) {
   } else {
     answer.result = bind.error();
   }
-  if (!answer.result)
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  if (answer.result)
+    logger("cluster")->info(
+        "answered id={} asked={} took_ms={}", job.shard_id, name_of(job.type), took.count());
+  else
     logger("cluster")->warn("shard refused id={} asked={} reason=\"{}\"",
                             job.shard_id,
                             name_of(job.type),
@@ -288,9 +297,57 @@ void WorkerSession::answer(const Job& job) {
 
 Result<void> WorkerSession::survey(const Job& job, Answer& answer) {
   LUNA_TRY(const Survey survey, parse_survey(job.payload));
-  LUNA_TRY(const std::filesystem::path path, parts_.find_model(survey.source));
-  LUNA_TRY(check_identity(path, survey.identity));
+  const model::SurveyOrder& order = survey.order;
+  if (survey.device_idx >= parts_.devices.size())
+    return Error{Code::not_found, "no device " + std::to_string(survey.device_idx)};
+  LUNA_TRY(const std::filesystem::path path, parts_.find_model(order.source));
+  LUNA_TRY(check_identity(path, order.identity));
   LUNA_TRY(answer.layers, model::layers_at_hand(path));
+  if (!order.is_timed) return {};
+  const auto known = surveys_.find(job.payload);
+  if (known != surveys_.end()) {
+    answer.device = known->second;
+    return {};
+  }
+  answer.device = survey_device(survey, path, answer.layers);
+  if (*answer.device) {
+    if (surveys_.size() >= kSurveysMax) surveys_.clear();
+    surveys_.emplace(job.payload, **answer.device);
+  }
+  return {};
+}
+
+Result<model::DeviceSurvey> WorkerSession::survey_device(const Survey& survey,
+                                                         const std::filesystem::path& path,
+                                                         const model::LayerRange& at_hand) {
+  LUNA_TRY(open_survey_file(path, at_hand));
+  return model::survey_device({&survey_file_->file.config,
+                               survey_file_->source.get(),
+                               &survey_file_->bytes,
+                               survey.order.program,
+                               parts_.devices[survey.device_idx],
+                               options_.speed_cache},
+                              speeds_);
+}
+
+Result<void> WorkerSession::open_survey_file(const std::filesystem::path& path,
+                                             const model::LayerRange& at_hand) {
+  std::error_code unknown;
+  const auto written = std::filesystem::last_write_time(path, unknown);
+  if (survey_file_ && !unknown && survey_file_->path == path && survey_file_->written == written)
+    return {};
+  survey_file_.reset();
+  LUNA_TRY(model::ModelFile file, model::ModelFile::open(path));
+  if (at_hand.count != file.config.n_layers) {
+    return Error{Code::unsupported,
+                 path.string() + ": " + std::to_string(at_hand.count) + " of " +
+                     std::to_string(file.config.n_layers) + " layers are here: they go by bytes"};
+  }
+  LUNA_TRY(file.file->open_tensors(model::survey_tensors(file.config)));
+  auto source = std::make_unique<model::WeightSource>(*file.file, parts_.quants);
+  model::ModelBytes bytes = model::weigh_model(file.config, *file.file);
+  survey_file_.emplace(
+      SurveyFile{path, written, std::move(file), std::move(source), std::move(bytes)});
   return {};
 }
 

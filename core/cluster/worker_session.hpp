@@ -7,6 +7,7 @@
 #include "core/cluster/link.hpp"
 #include "core/cluster/worker.hpp"
 #include "core/cluster/worker_shard.hpp"
+#include "core/model/local_shard.hpp"
 
 #include <luna/result.hpp>
 
@@ -71,6 +72,9 @@ class WorkerSession final : public LinkHandler {
   void unload(std::uint64_t shard_id);
   void answer(const Job& job);
   Result<void> survey(const Job& job, Answer& answer);
+  Result<model::DeviceSurvey> survey_device(const Survey& survey,
+                                            const std::filesystem::path& path,
+                                            const model::LayerRange& at_hand);
   Result<void> plan(const Job& job, Answer& answer);
   Result<void> check_identity(const std::filesystem::path& path, const std::string& wanted);
   [[nodiscard]] WorkerShard* find(std::uint64_t shard_id);
@@ -90,6 +94,10 @@ class WorkerSession final : public LinkHandler {
     std::string text;
   };
   std::optional<Identity> identity_;
+  /// What was found of devices, by what was asked: a placement after a loss shall not wait for it.
+  /// [main]
+  std::map<Bytes, model::DeviceSurvey> surveys_;
+  model::KnownSpeeds speeds_;                                          // [main]
   std::chrono::steady_clock::time_point reported_at_;                  // its memory, last. [main]
   std::optional<std::chrono::steady_clock::time_point> leaves_since_;  // [main]
   std::optional<Farewell> farewell_;                                   // [main]

@@ -1,6 +1,7 @@
 // One device's part of a model, wherever the device is: in this process or in another.
 #pragma once
 
+#include "core/model/device_survey.hpp"
 #include "core/model/memory_plan.hpp"
 #include "core/model/program_builder.hpp"
 #include "core/model/weight_loader.hpp"
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,6 +70,20 @@ class DeviceShard {
   virtual void abort() = 0;
 };
 
+/// What is asked about a device of another process before layers are placed. A value.
+struct SurveyOrder {
+  std::string source;  ///< as in ShardOrder
+  std::string identity;
+  ProgramOptions program;
+  bool is_timed = false;  ///< what the model takes there and how fast it is
+};
+
+struct SurveyAnswer {
+  LayerRange at_hand;  ///< layers of the model that there are where shards are made
+  /// Why it could not be timed, or what was found; none: that was not asked for.
+  std::optional<Result<DeviceSurvey>> device;
+};
+
 /// Who makes shards on a device of another process. An interface, so that this folder knows no
 /// wire.
 class ShardPlanner {
@@ -75,12 +91,9 @@ class ShardPlanner {
   virtual ~ShardPlanner() = default;
   /// Errors  those of opening and planning there; unavailable: the process is gone
   virtual Result<std::unique_ptr<DeviceShard>> plan(const ShardOrder& order) = 0;
-  /// Which layers of a model there are where shards are made.
-  ///
-  /// source, identity  as in ShardOrder
   /// Errors  those of opening there; unavailable: the process is gone
-  virtual Result<LayerRange> layers_at_hand(const std::string& source,
-                                            const std::string& identity) = 0;
+  /// Cost    the first time a device is timed there, that of survey_device()
+  virtual Result<SurveyAnswer> survey(const SurveyOrder& order) = 0;
 };
 
 }  // namespace luna::model

@@ -3,6 +3,7 @@
 
 #include "core/model/device.hpp"
 #include "core/model/device_link.hpp"
+#include "core/model/device_survey.hpp"
 #include "core/model/layout_cost.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/program_builder.hpp"
@@ -45,12 +46,5 @@ struct LayoutSurvey {
 ///
 /// Errors  of the file's tensors; of a backend; exhausted: a budget without room for the probe
 Result<LayoutSurvey> survey_layout(const SurveySubject& subject, const SpeedOptions& options);
-
-/// Rows of a step, and of them those with logits, that placements are compared by.
-struct UsualStep {
-  double n_rows = 0.0;
-  double n_out_rows = 0.0;
-};
-UsualStep usual_step(const ExpectedLoad& load);
 
 }  // namespace luna::model

@@ -1,16 +1,18 @@
 #include "core/model/model_loader.hpp"
 
 #include "core/base/log.hpp"
-#include "core/base/parallel_for.hpp"
 #include "core/base/random_seed.hpp"
+#include "core/model/device_row.hpp"
 #include "core/model/link_probe.hpp"
 #include "core/model/local_shard.hpp"
 #include "core/model/model_identity.hpp"
 #include "core/model/tensor_program.hpp"
-#include "core/model/untimed_places.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace luna::model {
@@ -52,8 +54,7 @@ class ModelLoader {
     LUNA_TRY(choose_program());
     LUNA_TRY(check_devices());
     if (has_remote()) {
-      return Error{Code::unsupported,
-                   "devices of other processes are not timed: their layout must be given"};
+      return Error{Code::unsupported, "the layout of devices of other processes must be given"};
     }
     LUNA_TRY(const LayoutSurvey survey, survey(*file.file));
     LayoutProblem problem;
@@ -81,19 +82,44 @@ class ModelLoader {
     config_ = file.config;
     LUNA_TRY(choose_program());
     LUNA_TRY(check_devices());
+    note_phase("opened");
     LUNA_TRY(place(*file.file));
+    note_phase("placed");
     LUNA_TRY(plan_shards(std::move(file)));
     LUNA_TRY(take_memory());
+    note_phase("planned");
     LUNA_TRY(pack());
+    note_phase("packed");
     LUNA_TRY(bind());
+    note_phase("bound");
     publish();
+    logger("model")->info("load model={} took_ms:{}", options_.name, phases_);
     return std::move(model_);
   }
 
-  /// Whether layers were placed by what a device of another process probably takes.
-  [[nodiscard]] bool is_untimed() const { return is_untimed_; }
+  /// Asks devices of other processes what loading will ask them.
+  Result<void> survey_remote() {
+    LUNA_TRY(ModelFile file, ModelFile::open(options_.path));
+    config_ = file.config;
+    LUNA_TRY(choose_program());
+    LUNA_TRY(check_devices());
+    if (!has_remote() || options_.layers || options_.is_tensor_split) return {};
+    LUNA_TRY(const std::vector<SurveyAnswer> row, ask_devices(*file.file));
+    return {};
+  }
+
+  /// Whether layers were placed by what devices of other processes say that parts take.
+  [[nodiscard]] bool is_by_answers() const { return is_by_answers_; }
 
  private:
+  /// How long loading took up to here, for the log.
+  void note_phase(std::string_view phase) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now - phase_began_);
+    phase_began_ = now;
+    phases_ += " " + std::string(phase) + "=" + std::to_string(took.count());
+  }
+
   Result<void> choose_program() {
     program_.numerics = options_.numerics;
     program_.kv_dtype = options_.kv_dtype;
@@ -163,10 +189,21 @@ class ModelLoader {
       model_->layers_ = *options_.layers;
       return {};
     }
-    if (options_.speed.probe && n_devices() > 1 && !has_remote()) {
-      if (place_by_measured_speed(file)) return {};
+    std::vector<SurveyAnswer> row(n_devices(), {{0, config_.n_layers}, {}});
+    if (has_remote()) {
+      LUNA_TRY(row, ask_devices(file));
     }
-    return place_untimed(file);
+    if (is_timed() && has_all_layers(row) && place_by_measured_speed(file, row)) return {};
+    return place_by_bytes(file, row);
+  }
+
+  /// Whether time has a say in where layers go.
+  [[nodiscard]] bool is_timed() const { return options_.speed.probe && n_devices() > 1; }
+
+  [[nodiscard]] bool has_all_layers(const std::vector<SurveyAnswer>& row) const {
+    const LayerRange all{0, config_.n_layers};
+    return std::ranges::all_of(row,
+                               [&](const SurveyAnswer& device) { return device.at_hand == all; });
   }
 
   Result<void> place_tensor_split() {
@@ -191,10 +228,11 @@ class ModelLoader {
   }
 
   /// Returns  whether it could be done; if not, the log says why
-  bool place_by_measured_speed(WeightFile& file) {
-    const auto placed = measure_and_place(file);
+  bool place_by_measured_speed(WeightFile& file, const std::vector<SurveyAnswer>& row) {
+    const auto placed = measure_and_place(file, row);
     if (placed) {
       model_->layers_ = *placed;
+      is_by_answers_ = has_remote();
       return true;
     }
     logger("model")->warn("layers are balanced by bytes, not by speed model={} reason=\"{}\"",
@@ -203,7 +241,13 @@ class ModelLoader {
     return false;
   }
 
-  Result<std::vector<LayerRange>> measure_and_place(WeightFile& file) {
+  Result<std::vector<LayerRange>> measure_and_place(WeightFile& file,
+                                                    const std::vector<SurveyAnswer>& row) const {
+    if (has_remote()) {
+      LUNA_TRY(const std::vector<PlaceTerms> places,
+               row_terms(devices_, row, config_.n_layers, usual_step(options_.speed.load)));
+      return place_by_speed(places, place_goals());
+    }
     LUNA_TRY(const LayoutSurvey survey, survey(file));
     return place_by_speed(survey.places, place_goals());
   }
@@ -227,11 +271,13 @@ class ModelLoader {
     return goals;
   }
 
-  Result<void> place_untimed(const WeightFile& file) {
+  Result<void> place_by_bytes(const WeightFile& file, const std::vector<SurveyAnswer>& row) {
     ModelBytes bytes = weigh_model(config_, file);
     // A tied head costs its device a copy, unless that device has the embedding anyway.
     if (config_.tied_head && devices_.size() == 1) bytes.head = 0;
-    LUNA_TRY(const std::vector<LayerRange> at_hand, layers_at_hand());
+    std::vector<LayerRange> at_hand;
+    for (const SurveyAnswer& device : row)
+      at_hand.push_back(device.at_hand);
     // Devices with some layers only stand where these do, whatever their names.
     const std::vector<Device*> given = devices_;
     std::vector<std::uint64_t> budgets;
@@ -241,48 +287,20 @@ class ModelLoader {
       budgets.push_back(given[device]->memory_bytes_left());
       ranges.push_back(at_hand[device]);
     }
-    if (options_.speed.probe && n_devices() > 1 && at_hand == all_layers()) {
-      const auto placed = place_by_arithmetic(bytes);
-      is_untimed_ = placed.has_value();
-      if (placed) model_->layers_ = *placed;
-    }
-    if (!is_untimed_) {
-      LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, ranges));
-    }
+    LUNA_TRY(model_->layers_, balance_layers(bytes, budgets, ranges));
     return {};
   }
 
-  Result<std::vector<LayerRange>> place_by_arithmetic(const ModelBytes& bytes) const {
-    std::vector<UntimedDevice> devices;
-    for (const Device* device : devices_)
-      devices.push_back({device->memory_bytes_left(), device->n_threads()});
-    const UsualStep step = usual_step(options_.speed.load);
-    return place_by_speed(untimed_places(config_, bytes, program_, step, devices), place_goals());
+  /// One of another process may reach some shards only.
+  Result<std::vector<SurveyAnswer>> ask_devices(WeightFile& file) {
+    LUNA_TRY(order_.identity, model_identity(options_.path));
+    SurveyOrder order{options_.source, order_.identity, program_, is_timed()};
+    order.program.n_slice_peers = 0;  // parts of one model have none
+    return survey_row(
+        {devices_, &config_, &file, resources_.quants, std::move(order), options_.speed.cache});
   }
 
-  [[nodiscard]] std::vector<LayerRange> all_layers() const {
-    return std::vector<LayerRange>(n_devices(), {0, config_.n_layers});
-  }
-
-  /// By device: one of another process may reach some shards only.
-  Result<std::vector<LayerRange>> layers_at_hand() {
-    std::vector<LayerRange> at_hand = all_layers();
-    if (has_remote()) {
-      LUNA_TRY(order_.identity, model_identity(options_.path));
-    }
-    LUNA_TRY(for_each_shard([&](std::size_t rank) -> Result<void> {
-      ShardPlanner* const planner = devices_[rank]->planner();
-      if (planner == nullptr) return {};
-      LUNA_TRY(at_hand[rank], planner->layers_at_hand(options_.source, order_.identity));
-      return {};
-    }));
-    return at_hand;
-  }
-
-  [[nodiscard]] bool has_remote() const {
-    return std::ranges::any_of(devices_,
-                               [](const Device* device) { return device->planner() != nullptr; });
-  }
+  [[nodiscard]] bool has_remote() const { return model::has_remote(devices_); }
 
   /// Other processes plan their shards at the same time; those of this one share its file.
   Result<void> plan_shards(ModelFile file) {
@@ -297,7 +315,7 @@ class ModelLoader {
     }
     const auto shared = std::make_shared<const ModelFile>(std::move(file));
     model_->holdings_.resize(devices_.size());
-    return for_each_shard([&](std::size_t rank) -> Result<void> {
+    return for_each_rank(devices_, [&](std::size_t rank) -> Result<void> {
       Device* device = devices_[rank];
       ShardOrder own = order_;
       own.rank = static_cast<std::uint32_t>(rank);
@@ -313,34 +331,6 @@ class ModelLoader {
               {device, shared, resources_.quants, resources_.collective, options_.n_load_threads}));
       return {};
     });
-  }
-
-  /// Calls act(rank) for every shard: those of other processes at the same time, those of this one
-  /// in order. Returns the first error, in order of ranks.
-  template <typename Act>
-  Result<void> for_each_shard(const Act& act) const {
-    const std::size_t n = devices_.size();
-    std::vector<std::size_t> remote;
-    std::vector<Result<void>> results(n);
-    for (std::size_t rank = 0; rank < n; ++rank)
-      if (devices_[rank]->planner() != nullptr) remote.push_back(rank);
-    const auto act_here = [&] {
-      for (std::size_t rank = 0; rank < n; ++rank) {
-        if (devices_[rank]->planner() != nullptr) continue;
-        results[rank] = act(rank);
-        if (!results[rank]) return;
-      }
-    };
-    const auto n_jobs = static_cast<std::uint32_t>(remote.size() + 1);
-    parallel_for(n_jobs, n_jobs, [&](std::uint32_t /*thread_idx*/, std::uint64_t job) {
-      if (job == 0)
-        act_here();
-      else
-        results[remote[job - 1]] = act(remote[job - 1]);
-    });
-    for (const Result<void>& result : results)
-      LUNA_TRY(result);
-    return {};
   }
 
   Result<void> take_memory() {
@@ -372,7 +362,7 @@ class ModelLoader {
   }
 
   Result<void> pack() {
-    return for_each_shard([&](std::size_t rank) {
+    return for_each_rank(devices_, [&](std::size_t rank) {
       LoadProgress progress;
       const bool is_here = model_->holdings_[rank].device->planner() == nullptr;
       if (options_.progress && is_here)
@@ -404,7 +394,7 @@ class ModelLoader {
       for (const Model::Holding& holding : model_->holdings_)
         addresses.push_back(holding.shard->address());
     }
-    return for_each_shard([&](std::size_t rank) {
+    return for_each_rank(devices_, [&](std::size_t rank) {
       LinkTerms own = link_terms(order_, config_);
       own.rank = static_cast<std::uint32_t>(rank);
       own.group = group;
@@ -442,17 +432,19 @@ class ModelLoader {
   ModelConfig config_;
   ProgramOptions program_;
   ShardOrder order_;  // of every rank
-  bool is_untimed_ = false;
+  bool is_by_answers_ = false;
+  std::chrono::steady_clock::time_point phase_began_ = std::chrono::steady_clock::now();
+  std::string phases_;
 };
 
 namespace {
 
 Result<std::unique_ptr<Model>> load_once(const ModelOptions& options,
                                          const ModelResources& resources,
-                                         bool* is_untimed) {
+                                         bool* is_by_answers) {
   ModelLoader loader(options, resources);
   auto model = loader.load();
-  *is_untimed = loader.is_untimed();
+  *is_by_answers = loader.is_by_answers();
   return model;
 }
 
@@ -460,19 +452,25 @@ Result<std::unique_ptr<Model>> load_once(const ModelOptions& options,
 
 Result<std::unique_ptr<Model>> Model::load(const ModelOptions& options,
                                            const ModelResources& resources) {
-  bool is_untimed = false;
-  auto model = load_once(options, resources, &is_untimed);
-  if (!model && is_untimed && model.error().code() == Code::exhausted) {
-    // What the devices say of their parts is larger than it was taken for.
+  bool is_by_answers = false;
+  auto model = load_once(options, resources, &is_by_answers);
+  if (!model && is_by_answers && model.error().code() == Code::exhausted) {
+    // A part takes more than what its first layer and the arithmetic of messages said.
     logger("model")->info("layers are balanced by bytes model={} reason=\"{}\"",
                           options.name,
                           model.error().message());
     ModelOptions by_bytes = options;
     by_bytes.speed.probe = false;
-    model = load_once(by_bytes, resources, &is_untimed);
+    model = load_once(by_bytes, resources, &is_by_answers);
   }
   if (!model) return model.error().in("model " + options.name);
   return model;
+}
+
+Result<void> Model::survey_devices(const ModelOptions& options, const ModelResources& resources) {
+  const auto surveyed = ModelLoader(options, resources).survey_remote();
+  if (!surveyed) return surveyed.error().in("model " + options.name);
+  return {};
 }
 
 Result<LayoutProblem> Model::describe_layout(const ModelOptions& options,

@@ -65,6 +65,11 @@ class Model {
   /// Cost    reads every weight once
   static Result<std::unique_ptr<Model>> load(const ModelOptions& options,
                                              const ModelResources& resources);
+  /// Has devices of other processes answer what load() will ask of them before it places layers, so
+  /// that one that was never timed is timed now. Loads nothing.
+  ///
+  /// Errors  as load()
+  static Result<void> survey_devices(const ModelOptions& options, const ModelResources& resources);
   /// What choose_layout() judges by: the model and these devices, weighed and timed, and the link
   /// between them; with n_slice_peers, what slices take of a device. Loads nothing.
   ///

@@ -6,11 +6,15 @@
 #include "core/model/weight_names.hpp"
 
 #include <boost/json.hpp>
+#include <sys/file.h>
 
-#include <array>
+#include <chrono>
 #include <cmath>
+#include <fcntl.h>
 #include <fstream>
 #include <sstream>
+#include <thread>
+#include <unistd.h>
 
 namespace luna::model {
 namespace {
@@ -22,6 +26,9 @@ constexpr int kFormat = 1;
 constexpr std::size_t kTextBytesMax = 64 * 1024;
 constexpr std::size_t kPointsMax = 64;
 constexpr double kNsMax = 1e15;
+// Several probes of the slowest devices; who holds the turn longer stands still.
+constexpr std::chrono::seconds kTurnLimit{10};
+constexpr std::chrono::milliseconds kTurnLook{5};
 
 json::array to_json(const RowTimes& times) {
   json::array points;
@@ -37,32 +44,68 @@ Error corrupt(const std::string& what) {
 Result<double> read_ns(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_number()) return corrupt(std::string(key) + ": no number");
-  const double ns = value->to_number<double>();
-  if (!std::isfinite(ns) || ns < 0.0 || ns > kNsMax)
-    return corrupt(std::string(key) + " = " + std::to_string(ns));
-  return ns;
+  return value->to_number<double>();
 }
 
 Result<RowTimes> read_times(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_array()) return corrupt(std::string(key) + ": no list");
-  const json::array& list = value->get_array();
-  if (list.empty() || list.size() > kPointsMax)
-    return corrupt(std::string(key) + " of " + std::to_string(list.size()) + " points");
   std::vector<RowTimes::Point> points;
-  for (const json::value& entry : list) {
+  for (const json::value& entry : value->get_array()) {
     const json::array* pair = entry.if_array();
     if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_number() || !(*pair)[1].is_number())
       return corrupt(std::string(key) + ": a point that is no pair of numbers");
-    const RowTimes::Point point{(*pair)[0].to_number<double>(), (*pair)[1].to_number<double>()};
-    const double before = points.empty() ? 0.0 : points.back().n_rows;
-    if (!(point.n_rows > before && point.n_rows < kNsMax && point.ns > 0.0 && point.ns < kNsMax))
-      return corrupt(std::string(key) + ": " + std::to_string(point.ns) + " ns for " +
-                     std::to_string(point.n_rows) + " rows");
-    points.push_back(point);
+    points.push_back({(*pair)[0].to_number<double>(), (*pair)[1].to_number<double>()});
   }
   return RowTimes(std::move(points));
 }
+
+Result<void> check_ns(std::string_view what, double ns) {
+  if (std::isfinite(ns) && ns >= 0.0 && ns <= kNsMax) return {};
+  return corrupt(std::string(what) + " = " + std::to_string(ns));
+}
+
+Result<void> check_times(std::string_view what, const RowTimes& times) {
+  const auto points = times.points();
+  if (points.empty() || points.size() > kPointsMax)
+    return corrupt(std::string(what) + " of " + std::to_string(points.size()) + " points");
+  double before = 0.0;
+  for (const RowTimes::Point& point : points) {
+    const bool is_right =
+        point.n_rows > before && point.n_rows < kNsMax && point.ns > 0.0 && point.ns < kNsMax;
+    if (!is_right)
+      return corrupt(std::string(what) + ": " + std::to_string(point.ns) + " ns for " +
+                     std::to_string(point.n_rows) + " rows");
+    before = point.n_rows;
+  }
+  return {};
+}
+
+/// A process's turn to measure among those with the same cache. Without it where it does not come.
+class ProbeTurn {
+ public:
+  explicit ProbeTurn(const std::filesystem::path& cache) {
+    std::error_code failed;
+    std::filesystem::create_directories(cache, failed);
+    file_ = ::open((cache / "turn").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const auto end = std::chrono::steady_clock::now() + kTurnLimit;
+    while (file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      if (std::chrono::steady_clock::now() >= end) {
+        logger("model")->warn("device is measured beside another process cache={}", cache.string());
+        return;
+      }
+      std::this_thread::sleep_for(kTurnLook);
+    }
+  }
+  ProbeTurn(const ProbeTurn&) = delete;
+  ProbeTurn& operator=(const ProbeTurn&) = delete;
+  ~ProbeTurn() {
+    if (file_ >= 0) ::close(file_);  // which ends the turn
+  }
+
+ private:
+  int file_ = -1;
+};
 
 std::filesystem::path file_of(const std::filesystem::path& cache, const std::string& key) {
   Sha256 hash;
@@ -114,6 +157,15 @@ Result<std::string> probe_key(const Device& device, const ProbeSubject& subject)
   return key.str();
 }
 
+Result<void> check_speed(const DeviceSpeed& speed) {
+  LUNA_TRY(check_times("layer", speed.layer));
+  LUNA_TRY(check_times("head", speed.head));
+  LUNA_TRY(check_ns("kv_token_ns", speed.kv_token_ns));
+  LUNA_TRY(check_ns("prompt_kv_token_ns", speed.prompt_kv_token_ns));
+  LUNA_TRY(check_ns("embedding_row_ns", speed.embedding_row_ns));
+  return check_ns("step_ns", speed.step_ns);
+}
+
 std::string speed_text(const std::string& key, const DeviceSpeed& speed) {
   return json::serialize(json::object{{"key", key},
                                       {"layer", to_json(speed.layer)},
@@ -140,6 +192,7 @@ Result<DeviceSpeed> read_speed(const std::string& text, const std::string& key) 
   LUNA_TRY(speed.prompt_kv_token_ns, read_ns(object, "prompt_kv_token_ns"));
   LUNA_TRY(speed.embedding_row_ns, read_ns(object, "embedding_row_ns"));
   LUNA_TRY(speed.step_ns, read_ns(object, "step_ns"));
+  LUNA_TRY(check_speed(speed));
   return speed;
 }
 
@@ -150,6 +203,8 @@ Result<DeviceSpeed> probe_speed(const Device& device,
   LUNA_TRY(const std::string key, probe_key(device, subject));
   const std::filesystem::path path = file_of(cache, key);
   if (auto known = find_speed(path, key)) return std::move(*known);
+  const ProbeTurn turn(cache);
+  if (auto known = find_speed(path, key)) return std::move(*known);  // measured meanwhile
   LUNA_TRY(DeviceSpeed speed, probe_speed(device, subject));
   if (Result<void> kept = keep_speed(path, speed_text(key, speed)); !kept)
     logger("model")->warn("measured speed not kept reason=\"{}\"", kept.error().message());

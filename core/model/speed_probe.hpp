@@ -33,6 +33,8 @@ Result<DeviceSpeed> probe_speed(const Device& device, const ProbeSubject& subjec
 
 /// As probe_speed(), from a file of the cache where an equal device was measured with an equal
 /// model before; else the file is written. A cache that cannot be read or written costs a log line.
+/// Processes that share a cache measure one after the other, and so not each other: of equal
+/// devices the first one measures for all.
 ///
 /// cache    a folder, made when it is not there; empty: no cache
 Result<DeviceSpeed> probe_speed(const Device& device,
@@ -41,6 +43,10 @@ Result<DeviceSpeed> probe_speed(const Device& device,
 
 /// What a measurement depends on: backend, device, threads, shapes, formats, arithmetic.
 Result<std::string> probe_key(const Device& device, const ProbeSubject& subject);
+
+/// What somebody else says of a device.
+/// Errors  corrupt: numbers that no device can have, more points than anybody measures
+Result<void> check_speed(const DeviceSpeed& speed);
 
 /// A measurement as JSON under its key, and back.
 /// Errors  corrupt: not such a text, or numbers that no device can have; not_found: of another key

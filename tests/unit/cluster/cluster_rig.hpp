@@ -76,6 +76,7 @@ struct TestWorkerOptions {
   std::string host;  // as if on another host; empty: on this one
   std::string version = "1";
   std::chrono::milliseconds drain_timeout{0};
+  std::filesystem::path speed_cache;
 };
 
 /// What a worker with one device says of itself.
@@ -110,6 +111,7 @@ class TestWorker {
     worker.port = options.port;
     worker.token_file = options.token_file;
     worker.drain_timeout = options.drain_timeout;
+    worker.speed_cache = options.speed_cache;
     worker.join = join_of(parts_, *device, options);
     WorkerParts parts;
     parts.devices = {device};
@@ -209,6 +211,7 @@ class Cluster : public ::testing::Test {
     options.limits = {.n_rows_max = 16, .n_seqs_max = 2, .n_out_rows_max = 4, .n_positions_max = 0};
     options.kv_block_tokens = kv_block_tokens_;
     options.kv_blocks_max = kv_blocks_max_;
+    options.speed.probe = is_timed_;
     return options;
   }
   Result<std::unique_ptr<model::Model>> load(
@@ -230,6 +233,7 @@ class Cluster : public ::testing::Test {
   std::filesystem::path token_;
   std::uint32_t kv_block_tokens_ = 32;
   std::uint32_t kv_blocks_max_ = 8;
+  bool is_timed_ = false;
   ProcessParts gateway_{"cpu"};
   std::mutex mutex_;
   std::condition_variable changed_;

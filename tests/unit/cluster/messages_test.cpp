@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -45,6 +46,29 @@ Plan some_plan() {
   plan.order.layers = {{0, 14}, {14, 16}};
   plan.order.rank = 1;
   return plan;
+}
+
+Survey some_survey() {
+  Survey survey;
+  survey.device_idx = 1;
+  survey.order.source = "./model.gguf";
+  survey.order.identity = std::string(64, 'a');
+  survey.order.program.n_lanes = 2;
+  survey.order.program.limits = {512, 64, 96, 8192};
+  survey.order.is_timed = true;
+  return survey;
+}
+
+model::DeviceSurvey some_device() {
+  model::DeviceSurvey device;
+  device.speed.layer = model::RowTimes({{1, 10}, {32, 100.5}});
+  device.speed.head = model::RowTimes({{1, 7}});
+  device.speed.kv_token_ns = 0.25;
+  device.speed.step_ns = 3;
+  device.layer_bytes = {100, 200};
+  device.kv_token_bytes = 768;
+  device.fixed_bytes = {1, 2, 3, 4};
+  return device;
 }
 
 /// A step of two sequences, three rows and one, of which two have logits.
@@ -110,10 +134,61 @@ TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
   EXPECT_EQ(answered->kv->n_layers, 3U);
   EXPECT_EQ(answered->kv->block_tokens, 32U);
 
+  const Survey survey = some_survey();
+  const auto surveyed = parse_survey(encode_survey(survey));
+  ASSERT_TRUE(surveyed) << surveyed.error().message();
+  EXPECT_EQ(encode_survey(*surveyed), encode_survey(survey));
+  EXPECT_TRUE(surveyed->order.is_timed);
+
   const Done done{1, 99, LUNA_CANCELLED, 5, 6, "ended"};
   const auto ended = parse_done(encode_done(done));
   ASSERT_TRUE(ended) << ended.error().message();
   EXPECT_EQ(encode_done(*ended), encode_done(done));
+}
+
+TEST(ClusterMessages, WhatADeviceSaysOfItselfComesBackAndIsNotTrusted) {
+  const auto told = [](const model::DeviceSurvey& device) {
+    Answer answer;
+    answer.device = device;
+    return parse_answer(encode_answer(answer));
+  };
+  const model::DeviceSurvey device = some_device();
+  const auto answer = told(device);
+  ASSERT_TRUE(answer) << answer.error().message();
+  ASSERT_TRUE(answer->device && *answer->device);
+  const model::DeviceSurvey& back = **answer->device;
+  EXPECT_EQ(back.speed.layer.at(32), 100.5);
+  EXPECT_EQ(back.speed.kv_token_ns, 0.25);
+  EXPECT_EQ(back.layer_bytes, device.layer_bytes);
+  EXPECT_EQ(back.kv_token_bytes, 768U);
+  EXPECT_EQ(back.fixed_bytes, device.fixed_bytes);
+
+  Answer refused;
+  refused.device = Error{Code::exhausted, "no room for the probe"};
+  const auto why = parse_answer(encode_answer(refused));
+  ASSERT_TRUE(why && why->device && !*why->device);
+  EXPECT_EQ(why->device->error(), refused.device->error());
+
+  const auto refuses = [&](auto spoil) {
+    model::DeviceSurvey spoiled = device;
+    spoil(spoiled);
+    return !told(spoiled);
+  };
+  EXPECT_TRUE(refuses([](auto& d) { d.speed.layer = {}; }));
+  EXPECT_TRUE(refuses([](auto& d) { d.speed.layer = model::RowTimes({{1, 10}, {1, 11}}); }));
+  EXPECT_TRUE(refuses([](auto& d) { d.speed.head = model::RowTimes({{1, -7}}); }));
+  EXPECT_TRUE(refuses([](auto& d) { d.speed.step_ns = std::nan(""); }));
+  EXPECT_TRUE(refuses([](auto& d) { d.speed.kv_token_ns = 1e300; }));
+  EXPECT_TRUE(refuses([](auto& d) { d.layer_bytes.assign(5000, 1); }));
+  EXPECT_TRUE(refuses([](auto& d) { d.layer_bytes[1] = ~std::uint64_t{0}; }));
+  EXPECT_TRUE(refuses([](auto& d) { d.fixed_bytes[3] = ~std::uint64_t{0}; }));
+  EXPECT_TRUE(refuses([](auto& d) { d.kv_token_bytes = ~std::uint64_t{0}; }));
+  EXPECT_TRUE(refuses([](auto& d) {
+    std::vector<model::RowTimes::Point> points;
+    for (int i = 1; i <= 65; ++i)
+      points.push_back({double(i), 1.0});
+    d.speed.layer = model::RowTimes(std::move(points));
+  }));
 }
 
 TEST(ClusterMessages, AStepTakesOnlyTheBlocksThatItsSequencesHave) {
@@ -181,8 +256,10 @@ TEST(ClusterMessages, EveryTruncationIsRefused) {
   check(encode_answer({}), [](auto bytes) { return parse_answer(bytes).has_value(); });
   check(encode_done({}), [](auto bytes) { return parse_done(bytes).has_value(); });
   check(encode_memory({}), [](auto bytes) { return parse_memory(bytes).has_value(); });
-  check(encode_survey({"./model.gguf", "abc"}),
-        [](auto bytes) { return parse_survey(bytes).has_value(); });
+  check(encode_survey(some_survey()), [](auto bytes) { return parse_survey(bytes).has_value(); });
+  Answer timed;
+  timed.device = some_device();
+  check(encode_answer(timed), [](auto bytes) { return parse_answer(bytes).has_value(); });
   check(encode_farewell({}), [](auto bytes) { return parse_farewell(bytes).has_value(); });
   check(step, [&](auto bytes) { return parse_step(bytes, into).has_value(); });
 }

@@ -1,7 +1,6 @@
 // Layers are placed in order, none twice, and as evenly as can be.
 #include "core/model/placement.hpp"
 
-#include "core/model/untimed_places.hpp"
 #include "support/test_seed.hpp"
 
 #include <gtest/gtest.h>
@@ -97,52 +96,6 @@ TEST(Placement, EachDeviceGetsLayersThatItHas) {
   ASSERT_FALSE(gap);
   EXPECT_EQ(gap.error().code(), Code::not_found);
   EXPECT_FALSE(cut({{3, 3}, {0, 3}, {6, 4}})) << "the order is that of the devices";
-}
-
-/// A model of 135 million weights at five bits, of which the embedding has a fifth, as its head.
-struct SmallModel {
-  ModelConfig config;
-  ModelBytes bytes;
-  ProgramOptions program;
-
-  SmallModel() {
-    config.hidden_size = 576;
-    config.n_layers = 30;
-    config.n_heads = 9;
-    config.n_kv_heads = 3;
-    config.head_dim = 64;
-    config.ffn_size = 1536;
-    config.vocab_size = 49152;
-    bytes.layers.assign(30, 2'200'000);
-    bytes.embedding = bytes.head = 30'000'000;
-    program.limits = {
-        .n_rows_max = 512, .n_seqs_max = 64, .n_out_rows_max = 64, .n_positions_max = 2048};
-  }
-  [[nodiscard]] std::vector<std::uint32_t> counts(const std::vector<UntimedDevice>& devices) const {
-    const UsualStep step{.n_rows = 32, .n_out_rows = 16};
-    const auto ranges = place_by_speed(untimed_places(config, bytes, program, step, devices),
-                                       {.kv_tokens_min = 64, .kv_tokens_wanted = 32'768});
-    EXPECT_TRUE(ranges);
-    std::vector<std::uint32_t> counts;
-    for (const LayerRange& range : *ranges)
-      counts.push_back(range.count);
-    return counts;
-  }
-};
-
-TEST(UntimedPlaces, LayersGoByWhatThereIsToMultiply) {
-  const SmallModel model;
-  constexpr std::uint64_t kMemory = 700'000'000;
-  // The embedding costs no time, the head as much as four layers where every other row wants
-  // logits.
-  const auto equal = model.counts({{kMemory, 1}, {kMemory, 1}, {kMemory, 1}, {kMemory, 1}});
-  EXPECT_EQ(*std::max_element(equal.begin(), equal.end()), 9U);
-  EXPECT_EQ(equal.back(), 5U);
-  const auto unequal = model.counts({{kMemory, 1}, {kMemory, 3}});
-  EXPECT_NEAR(unequal[0], 34.0 / 4.0, 1.0);
-  // Memory comes first.
-  const auto tight = model.counts({{150'000'000, 1}, {kMemory, 1}});
-  EXPECT_LT(tight[0], 12U);
 }
 
 TEST(Placement, RefusesRangesThatDoNotCoverTheModelOnce) {

@@ -1,16 +1,20 @@
 // Devices are timed by their own programs, measurements are kept, and layers placed by them.
 #include "core/model/speed_probe.hpp"
 
+#include "core/model/device_row.hpp"
 #include "core/model/link_probe.hpp"
 #include "core/model/model_loader.hpp"
+#include "core/model/weight_names.hpp"
 #include "support/plugin_fixture.hpp"
 #include "unit/model/gguf_writer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
+#include <thread>
 
 namespace luna::model {
 namespace {
@@ -73,7 +77,7 @@ class SpeedProbe : public ::testing::Test {
   [[nodiscard]] std::vector<std::filesystem::path> cached() const {
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(cache_))
-      files.push_back(entry.path());
+      if (entry.path().extension() == ".json") files.push_back(entry.path());
     return files;
   }
 
@@ -132,6 +136,82 @@ TEST_F(SpeedProbe, AnEqualDeviceIsMeasuredOnce) {
   program_.kv_dtype = LUNA_DTYPE_F32;  // another model
   EXPECT_NE(probe_key(*device, subject()).value(), "");
   EXPECT_EQ(cached().size(), 1U);
+}
+
+// The wall clock's part differs from one measurement to the next.
+TEST_F(SpeedProbe, ThoseThatStartAtOnceShareOneMeasurement) {
+  std::array<double, 4> step_ns{};
+  std::vector<std::thread> threads;
+  for (double& found : step_ns) {
+    threads.emplace_back([this, &found] {
+      const auto device = open_device();
+      auto file = open_weight_file(path_);
+      ASSERT_TRUE(file);
+      WeightSource source(**file, quants_);
+      const auto speed = probe_speed(*device, {&config_, &source, program_}, cache_);
+      ASSERT_TRUE(speed) << speed.error().message();
+      found = speed->step_ns;
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(cached().size(), 1U);
+  for (const double found : step_ns)
+    EXPECT_EQ(found, step_ns[0]);
+}
+
+TEST_F(SpeedProbe, ASurveySaysWhatLoadingTakesAtEveryPlace) {
+  const auto a = open_device();
+  const auto b = open_device();
+  const auto c = open_device();
+  const std::vector<Device*> devices = {a.get(), b.get(), c.get()};
+  ModelOptions options;
+  options.name = "main";
+  options.path = path_;
+  options.numerics = LUNA_NUMERICS_F32;
+  options.limits = program_.limits;
+  options.layers = {{0, 1}, {1, 1}, {2, 1}};
+  program_.n_lanes = 3;
+  program_.n_candidates = options.n_candidates;
+  const ModelBytes bytes = weigh_model(config_, *file_);
+  KnownSpeeds known;
+  const auto survey =
+      survey_device({&config_, source_.get(), &bytes, program_, a.get(), cache_}, known);
+  ASSERT_TRUE(survey) << survey.error().message();
+  const auto model = Model::load(options, {quants_, devices, collective()});
+  ASSERT_TRUE(model) << model.error().message();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const PlaceTerms terms = place_terms(*survey, row_place(rank, 3), 0, {});
+    const ShardMemory& taken = (*model)->memory().shards[rank];
+    EXPECT_EQ(terms.fixed_bytes + terms.layer_bytes[rank] -
+                  message_bytes_at(row_place(rank, 3), config_, program_),
+              taken.fixed() - taken.messages)
+        << rank;
+    EXPECT_EQ(terms.kv_token_bytes * program_.kv_block_tokens, taken.kv_block) << rank;
+  }
+  EXPECT_EQ(known.size(), 1U);
+}
+
+TEST_F(SpeedProbe, WhatADeviceSaysOfAnotherModelPlacesNothing) {
+  const auto device = open_device();
+  const std::vector<Device*> devices = {device.get()};
+  DeviceSurvey survey;
+  survey.speed.layer = RowTimes({{1, 10}});
+  survey.speed.head = RowTimes({{1, 10}});
+  survey.layer_bytes = {1, 2};
+  std::vector<SurveyAnswer> answers(1);
+  const auto reason = [&] {
+    const auto terms = row_terms(devices, answers, 3, {1.0, 1.0});
+    return terms ? std::string() : terms.error().message();
+  };
+  EXPECT_THAT(reason(), HasSubstr("device a was not timed"));
+  answers[0].device = Error{Code::exhausted, "no room for the probe"};
+  EXPECT_THAT(reason(), HasSubstr("no room for the probe"));
+  answers[0].device = survey;
+  EXPECT_THAT(reason(), HasSubstr("device a weighed 2 layers of 3"));
+  survey.layer_bytes.push_back(3);
+  answers[0].device = survey;
+  EXPECT_EQ(reason(), "");
 }
 
 TEST_F(SpeedProbe, ADamagedCacheIsMeasuredAgainAndWrittenAnew) {
