@@ -3,8 +3,11 @@
 Starts a server, finds the number of clients at which it makes most tokens a second, and measures
 2, 4 and 8 times as many, by turns with the best, round after round. A point is what the server's
 counter of tokens gained over a window in the middle of the load, so neither its beginning nor its
-end counts; no two points send the same prompts, so none finds the prefixes of another. Prints medians
-and their ratios to the best. With the defaults it takes four minutes; --best leaves the search out.
+end counts: the crowd that comes at one moment computes its prompts at one time and answers at
+another, and a window begins when as many answers have been made as there are clients. No two points
+send the same prompts, so none finds the prefixes of another. Prints medians and their ratios to the
+best. With the defaults it takes ten minutes, with --journal FILE --limit-s 200 in slices of so many
+seconds; --best leaves the search out.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from luna_server import LunaServer, config_text, wait_until  # noqa: E402
+from slices import Journal, TimeBox  # noqa: E402
 
 MULTIPLES = (1, 2, 4, 8)
+TOKENS = "luna_generation_tokens_total"
 seeds = itertools.count(1)
 
 
@@ -33,10 +38,14 @@ def tokens_per_s(options: argparse.Namespace, server: LunaServer, n_clients: int
                "--prompt-tokens", options.prompt_tokens, "--output-tokens", options.output_tokens, "--seed", next(seeds)]
     clients = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
+        before = server.metric(TOKENS)
         time.sleep(options.settle_s)
-        begin_s, begin = time.monotonic(), server.metric("luna_generation_tokens_total")
+        wait_until(
+            lambda: server.metric(TOKENS) - before >= n_clients * options.output_tokens, 120, "an answer for each client"
+        )
+        begin_s, begin = time.monotonic(), server.metric(TOKENS)
         time.sleep(options.window_s)
-        end_s, end = time.monotonic(), server.metric("luna_generation_tokens_total")
+        end_s, end = time.monotonic(), server.metric(TOKENS)
     finally:
         clients.send_signal(signal.SIGINT)
         clients.wait(60)
@@ -44,14 +53,33 @@ def tokens_per_s(options: argparse.Namespace, server: LunaServer, n_clients: int
     return (end - begin) / (end_s - begin_s)
 
 
-def best_concurrency(options: argparse.Namespace, server: LunaServer) -> int:
+def best_concurrency(options: argparse.Namespace, server: LunaServer, journal: Journal) -> int:
     """The fewest clients with which 99 % of the most tokens are made."""
-    found = {}
+    found = {row["clients"]: row["rate"] for row in journal.of("search")}
     for n_clients in options.clients:
-        found[n_clients] = tokens_per_s(options, server, n_clients)
-        print(f"{n_clients:5} clients {found[n_clients]:8.1f} tokens/s", flush=True)
+        if n_clients not in found:
+            found[n_clients] = journal.add("search", clients=n_clients, rate=tokens_per_s(options, server, n_clients))["rate"]
+            print(f"{n_clients:5} clients {found[n_clients]:8.1f} tokens/s", flush=True)
     most = max(found.values())
     return min(n for n, rate in found.items() if rate >= 0.99 * most)
+
+
+def measure(options: argparse.Namespace, server: LunaServer, journal: Journal, best: int) -> bool:
+    """Whether all is done."""
+    box = TimeBox(options.limit_s)
+    done = {(row["round"], row["multiple"]) for row in journal.of("point")}
+    for round_idx in range(options.rounds):
+        for multiple in MULTIPLES if round_idx % 2 == 0 else MULTIPLES[::-1]:
+            if (round_idx, multiple) in done:
+                continue
+            if not box.has_room_for(str(multiple), options.window_s + 3 * multiple + 5):
+                return False
+            began = time.monotonic()
+            rate = tokens_per_s(options, server, multiple * best)
+            box.took(str(multiple), time.monotonic() - began)
+            journal.add("point", round=round_idx, multiple=multiple, rate=rate)
+            print(f"round {round_idx} {multiple * best:5} clients {rate:8.1f} tokens/s", flush=True)
+    return True
 
 
 def main() -> None:
@@ -67,9 +95,13 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--settle-s", type=float, default=2.5)
-    parser.add_argument("--window-s", type=float, default=5.0)
+    parser.add_argument("--window-s", type=float, default=15.0)
+    parser.add_argument("--journal", type=Path)
+    parser.add_argument("--limit-s", type=float, default=0.0, help="of this invocation; 0: until all is done")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    own = ("luna", "model", "journal", "limit_s", "json")
+    journal = Journal(options.journal, {key: value for key, value in vars(options).items() if key not in own})
     n_most = MULTIPLES[-1] * (options.best or max(options.clients))
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "luna.toml"
@@ -85,19 +117,18 @@ def main() -> None:
         )
         server = LunaServer(options.luna, config)
         try:
-            best = options.best or best_concurrency(options, server)
-            rates: dict[int, list[float]] = {multiple: [] for multiple in MULTIPLES}
-            for round_idx in range(options.rounds):
-                order = MULTIPLES if round_idx % 2 == 0 else MULTIPLES[::-1]
-                for multiple in order:
-                    rates[multiple].append(tokens_per_s(options, server, multiple * best))
+            best = options.best or best_concurrency(options, server, journal)
+            is_done = measure(options, server, journal, best)
         finally:
             server.stop()
-    medians = {multiple: statistics.median(rates[multiple]) for multiple in MULTIPLES}
-    for multiple in MULTIPLES:
-        spread = f"{min(rates[multiple]):.1f}..{max(rates[multiple]):.1f}"
-        ratio = medians[multiple] / medians[1]
-        print(f"{multiple * best:5} clients {medians[multiple]:8.1f} tokens/s ({spread}), {ratio:.3f} of the best")
+    rates = {m: [row["rate"] for row in journal.of("point") if row["multiple"] == m] for m in MULTIPLES}
+    medians = {multiple: statistics.median(found) for multiple, found in rates.items() if found}
+    for multiple, median in medians.items():
+        spread = f"{min(rates[multiple]):.1f}..{max(rates[multiple]):.1f}, n {len(rates[multiple])}"
+        ratio = median / medians[1]
+        print(f"{multiple * best:5} clients {median:8.1f} tokens/s ({spread}), {ratio:.3f} of the best")
+    if not is_done:
+        print("not all is done: call again with the same journal")
     if options.json:
         options.json.write_text(json.dumps({"best": best, "rates": rates, "medians": medians}), encoding="utf-8")
 

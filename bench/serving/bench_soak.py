@@ -173,6 +173,8 @@ class Soak:
         pids = {name: worker.process.pid for name, worker in self.cluster.workers.items()}
         pids |= {"server": self.cluster.server.process.pid, "groups": self.groups.process.pid}
         held = {name: held_bytes(pid) for name, pid in pids.items()}
+        for name, n_bytes in self.spare_bytes().items():
+            held[name] -= n_bytes
         blocks = {
             name: {
                 "used": server.metric("luna_kv_blocks_used"),
@@ -181,6 +183,11 @@ class Soak:
             for name, server in (("server", self.cluster.server), ("groups", self.groups))
         }
         return {"held_bytes": held, "blocks": blocks}
+
+    def spare_bytes(self) -> dict[str, int]:
+        """Of workers, for layers that they packed ahead: these come and go with placements."""
+        _, page = get_json(self.cluster.server_port, "/admin/cluster")
+        return {worker["name"]: worker["memory"]["spare_bytes"] for worker in page["workers"]}
 
     def probe_again(self) -> list[Probe]:
         """Probes of the same prompts; those before have ended."""

@@ -30,6 +30,7 @@ json::object to_json(const cluster::MemoryReport& memory, std::uint32_t alarm_pe
   object["resident_bytes"] = memory.resident;
   object["planned_bytes"] = memory.fixed;
   object["kv_bytes"] = memory.kv;
+  object["spare_bytes"] = memory.spare;
   object["held_bytes"] = cluster::bytes_held(memory);
   object["alarm_bytes"] = cluster::bytes_held_max(memory, alarm_percent);
   return object;

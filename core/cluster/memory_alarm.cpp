@@ -27,7 +27,7 @@ const char* name_of(ReliefStep step) {
 }
 
 std::uint64_t bytes_held(const MemoryReport& report) {
-  return report.resident - std::min(report.resident, report.kv);
+  return report.resident - std::min(report.resident, report.kv + report.spare);
 }
 
 std::uint64_t bytes_held_max(const MemoryReport& report, std::uint32_t percent) {

@@ -27,7 +27,8 @@ struct ReliefOrder {
   friend bool operator==(const ReliefOrder&, const ReliefOrder&) = default;
 };
 
-/// Bytes that can be had back by no eviction: KV is given up when it must be, whoever uses it.
+/// Bytes that can be had back by no eviction: KV is given up when it must be, whoever uses it, and
+/// spare weights are.
 std::uint64_t bytes_held(const MemoryReport& report);
 /// What they may be: the percentage of the budget; or, where the planned weights alone come near
 /// it, these and as much as the percentage leaves of the budget.

@@ -189,6 +189,7 @@ Bytes encode_memory(const MemoryReport& report) {
   writer.number(report.resident);
   writer.number(report.fixed);
   writer.number(report.kv);
+  writer.number(report.spare);
   writer.number(report.budget);
   return bytes;
 }
@@ -199,6 +200,7 @@ Result<MemoryReport> parse_memory(std::span<const std::byte> payload) {
   report.resident = reader.number<std::uint64_t>();
   report.fixed = reader.number<std::uint64_t>();
   report.kv = reader.number<std::uint64_t>();
+  report.spare = reader.number<std::uint64_t>();
   report.budget = reader.number<std::uint64_t>();
   return finished(reader, report, "memory");
 }

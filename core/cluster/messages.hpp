@@ -79,6 +79,7 @@ struct MemoryReport {
   std::uint64_t resident = 0;  ///< that no file stands behind, beyond what it had before any shard
   std::uint64_t fixed = 0;     ///< planned for the weights and working memory of its shards
   std::uint64_t kv = 0;        ///< and for their KV
+  std::uint64_t spare = 0;     ///< weights that no shard uses
   std::uint64_t budget = 0;    ///< of all its devices
 
   friend bool operator==(const MemoryReport&, const MemoryReport&) = default;

@@ -4,7 +4,6 @@
 #include "core/base/process_memory.hpp"
 #include "core/model/layers_at_hand.hpp"
 #include "core/model/model_identity.hpp"
-#include "core/model/weight_names.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -20,8 +19,6 @@ constexpr std::chrono::milliseconds kLook{100};
 constexpr std::chrono::milliseconds kReport{500};
 // A controller asks for a few shards at a time.
 constexpr std::size_t kJobsMax = 1024;
-// A controller places a few models, each with one kind of program.
-constexpr std::size_t kSurveysMax = 64;
 
 }  // namespace
 
@@ -32,7 +29,9 @@ WorkerSession::WorkerSession(const WorkerOptions& options,
     : options_(options),
       parts_(parts),
       link_(std::move(link)),
-      greeting_(token, options.join.name) {
+      greeting_(token, options.join.name),
+      surveyor_(options, parts),
+      spares_(parts.devices.size()) {
   for (model::Device* device : parts.devices)
     stores_.push_back(std::make_unique<model::WeightStore>(*device));
 }
@@ -132,10 +131,11 @@ std::optional<WorkerSession::Job> WorkerSession::next_job(const std::function<bo
       jobs_.pop_front();
       return job;
     }
-    wake_.wait_for(lock, kLook);
+    wake_.wait_for(lock, next_look());
     lock.unlock();
     if (!keep_going()) wish_to_leave();
     report_memory();
+    pack_spares();
     lock.lock();
   }
   return std::nullopt;
@@ -163,6 +163,8 @@ void WorkerSession::report_memory() {
   report.resident = resident - std::min(resident, options_.resident_before);
   for (const model::Device* device : parts_.devices)
     report.budget += device->memory_bytes();
+  for (const auto& store : stores_)
+    report.spare += store->n_bytes();
   {
     const std::lock_guard lock(shards_mutex_);
     for (const auto& [id, shard] : shards_) {
@@ -242,6 +244,8 @@ void WorkerSession::be_kept(const Job& job) {
 /// What nobody uses goes back to the system.
 void WorkerSession::relieve() {
   const std::uint64_t before = resident_bytes();
+  for (Spares& spares : spares_)
+    spares.packer.stop();
   for (const auto& store : stores_)
     store->clear();
   trim_heap();
@@ -293,6 +297,8 @@ void WorkerSession::answer(const Job& job) {
                             name_of(job.type),
                             answer.result.error().message());
   link_->send(FrameType::answer, job.shard_id, encode_answer(answer));
+  if (job.type != FrameType::bind || !answer.result) return;
+  if (const WorkerShard* shard = find(job.shard_id); shard != nullptr) begin_spares(*shard);
 }
 
 Result<void> WorkerSession::survey(const Job& job, Answer& answer) {
@@ -304,50 +310,7 @@ Result<void> WorkerSession::survey(const Job& job, Answer& answer) {
   LUNA_TRY(check_identity(path, order.identity));
   LUNA_TRY(answer.layers, model::layers_at_hand(path));
   if (!order.is_timed) return {};
-  const auto known = surveys_.find(job.payload);
-  if (known != surveys_.end()) {
-    answer.device = known->second;
-    return {};
-  }
-  answer.device = survey_device(survey, path, answer.layers);
-  if (*answer.device) {
-    if (surveys_.size() >= kSurveysMax) surveys_.clear();
-    surveys_.emplace(job.payload, **answer.device);
-  }
-  return {};
-}
-
-Result<model::DeviceSurvey> WorkerSession::survey_device(const Survey& survey,
-                                                         const std::filesystem::path& path,
-                                                         const model::LayerRange& at_hand) {
-  LUNA_TRY(open_survey_file(path, at_hand));
-  return model::survey_device({&survey_file_->file.config,
-                               survey_file_->source.get(),
-                               &survey_file_->bytes,
-                               survey.order.program,
-                               parts_.devices[survey.device_idx],
-                               options_.speed_cache},
-                              speeds_);
-}
-
-Result<void> WorkerSession::open_survey_file(const std::filesystem::path& path,
-                                             const model::LayerRange& at_hand) {
-  std::error_code unknown;
-  const auto written = std::filesystem::last_write_time(path, unknown);
-  if (survey_file_ && !unknown && survey_file_->path == path && survey_file_->written == written)
-    return {};
-  survey_file_.reset();
-  LUNA_TRY(model::ModelFile file, model::ModelFile::open(path));
-  if (at_hand.count != file.config.n_layers) {
-    return Error{Code::unsupported,
-                 path.string() + ": " + std::to_string(at_hand.count) + " of " +
-                     std::to_string(file.config.n_layers) + " layers are here: they go by bytes"};
-  }
-  LUNA_TRY(file.file->open_tensors(model::survey_tensors(file.config)));
-  auto source = std::make_unique<model::WeightSource>(*file.file, parts_.quants);
-  model::ModelBytes bytes = model::weigh_model(file.config, *file.file);
-  survey_file_.emplace(
-      SurveyFile{path, written, std::move(file), std::move(source), std::move(bytes)});
+  answer.device = surveyor_.survey(survey, job.payload, path, answer.layers);
   return {};
 }
 
@@ -367,6 +330,10 @@ Result<void> WorkerSession::plan(const Job& job, Answer& answer) {
   if (plan.order.layers.size() > 1) {
     LUNA_TRY(parts.collective, parts_.transports->open(plan.order.transport));
   }
+  Spares& spares = spares_[plan.device_idx];
+  spares.packer.stop();
+  spares.order = plan.order;
+  spares.path = path;
   LUNA_TRY(auto local, model::LocalShard::plan(plan.order, std::move(parts)));
   const model::LayerRange& layers = plan.order.layers[plan.order.rank];
   logger("cluster")->info("shard planned id={} model={} layers={}..{} transport={}",
@@ -396,6 +363,48 @@ Result<void> WorkerSession::check_identity(const std::filesystem::path& path,
   return Error{Code::corrupt,
                path.string() + ": another model than the controller's: its SHA-256 is " +
                    identity_->text + ", the controller's " + wanted};
+}
+
+/// What others run next to a shard is packed ahead, where it is at hand.
+void WorkerSession::begin_spares(const WorkerShard& shard) {
+  for (std::size_t i = 0; i < parts_.devices.size(); ++i) {
+    Spares& spares = spares_[i];
+    const bool is_its =
+        parts_.devices[i] == &shard.local().device() && spares.order.layers.size() > 1;
+    if (!is_its) continue;
+    const auto at_hand = model::layers_at_hand(spares.path);
+    if (!at_hand || at_hand->count != shard.local().config().n_layers) continue;
+    model::LocalShardParts parts;
+    parts.device = parts_.devices[i];
+    parts.quants = parts_.quants;
+    parts.store = stores_[i].get();
+    spares.packer.begin(spares.order, spares.path, std::move(parts));
+  }
+}
+
+void WorkerSession::pack_spares() {
+  std::uint64_t n_steps = 0;
+  {
+    const std::lock_guard lock(shards_mutex_);
+    for (const auto& [id, shard] : shards_)
+      n_steps += shard->n_steps();
+    if (shards_.empty()) return;
+  }
+  for (Spares& spares : spares_)
+    spares.packer.go_on(n_steps);
+}
+
+/// When the main thread wants to be woken, if nothing comes.
+std::chrono::milliseconds WorkerSession::next_look() const {
+  auto look = kLook;
+  const auto now = SparePacker::Clock::now();
+  for (const Spares& spares : spares_) {
+    const auto due = spares.packer.due();
+    if (!due) continue;
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(*due - now);
+    look = std::min(look, std::max(wait, std::chrono::milliseconds(0)));
+  }
+  return look;
 }
 
 // Only the main thread adds and removes.

@@ -5,9 +5,10 @@
 #include "core/cluster/greeting.hpp"
 #include "core/cluster/kv_courier.hpp"
 #include "core/cluster/link.hpp"
+#include "core/cluster/spare_packer.hpp"
 #include "core/cluster/worker.hpp"
 #include "core/cluster/worker_shard.hpp"
-#include "core/model/local_shard.hpp"
+#include "core/cluster/worker_surveyor.hpp"
 
 #include <luna/result.hpp>
 
@@ -72,11 +73,11 @@ class WorkerSession final : public LinkHandler {
   void unload(std::uint64_t shard_id);
   void answer(const Job& job);
   Result<void> survey(const Job& job, Answer& answer);
-  Result<model::DeviceSurvey> survey_device(const Survey& survey,
-                                            const std::filesystem::path& path,
-                                            const model::LayerRange& at_hand);
   Result<void> plan(const Job& job, Answer& answer);
   Result<void> check_identity(const std::filesystem::path& path, const std::string& wanted);
+  void begin_spares(const WorkerShard& shard);
+  void pack_spares();
+  [[nodiscard]] std::chrono::milliseconds next_look() const;
   [[nodiscard]] WorkerShard* find(std::uint64_t shard_id);
   void drop_all();
 
@@ -85,7 +86,7 @@ class WorkerSession final : public LinkHandler {
   const std::shared_ptr<Link> link_;
   GreetingDialer greeting_;  // [io]
 
-  /// By device: weights between two shards. [main]
+  /// By device: weights that no shard uses. [main]
   std::vector<std::unique_ptr<model::WeightStore>> stores_;
   /// What was found of a file, so that it is not read at each plan. [main]
   struct Identity {
@@ -94,13 +95,19 @@ class WorkerSession final : public LinkHandler {
     std::string text;
   };
   std::optional<Identity> identity_;
-  /// What was found of devices, by what was asked: a placement after a loss shall not wait for it.
-  /// [main]
-  std::map<Bytes, model::DeviceSurvey> surveys_;
-  model::KnownSpeeds speeds_;                                          // [main]
-  std::chrono::steady_clock::time_point reported_at_;                  // its memory, last. [main]
-  std::optional<std::chrono::steady_clock::time_point> leaves_since_;  // [main]
-  std::optional<Farewell> farewell_;                                   // [main]
+  WorkerSurveyor surveyor_;
+  /// What a device's shard was planned by last, and who packs ahead beside it. [main]
+  struct Spares {
+    model::ShardOrder order;
+    std::filesystem::path path;
+    SparePacker packer;
+  };
+  std::vector<Spares> spares_;  // by device
+
+  // Of the main thread:
+  std::chrono::steady_clock::time_point reported_at_;  // its memory, last
+  std::optional<std::chrono::steady_clock::time_point> leaves_since_;
+  std::optional<Farewell> farewell_;
 
   KvCourier courier_;
   std::mutex shards_mutex_;  // guards the map, and is held while a step is started

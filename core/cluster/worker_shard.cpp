@@ -33,6 +33,7 @@ Result<void> WorkerShard::bind(const Bind& bind) {
   }
   device.take_memory(bytes);
   memory_bytes_ = bytes;
+  shard_->limit_spares(0);
   LUNA_TRY(shard_->bind(bind.n_kv_blocks, bind.terms));
   n_kv_blocks_ = bind.n_kv_blocks;
   for (std::uint32_t i = 0; i < program_.n_lanes; ++i) {
@@ -88,6 +89,7 @@ Result<void> WorkerShard::start(std::span<const std::byte> payload) {
     lane.is_busy = true;
     ++n_busy_;
   }
+  n_steps_.fetch_add(1, std::memory_order_relaxed);
   std::swap(lane.step, parsed_);
   const model::Shard& shard = shard_->shard();
   luna_step& step = lane.abi;

@@ -67,6 +67,8 @@ class WorkerShard {
 
   /// Ends every wait for other ranks. [any]
   void abort() { shard_->abort(); }
+  /// That were started, ever. [any]
+  [[nodiscard]] std::uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
 
  private:
   /// One step in flight; its arrays are used again.
@@ -99,6 +101,7 @@ class WorkerShard {
   std::uint32_t n_busy_ = 0;    // steps and copies
   std::uint32_t n_copies_ = 0;  // of them
   Step parsed_;                 // [io]
+  std::atomic<std::uint64_t> n_steps_{0};
 };
 
 }  // namespace luna::cluster

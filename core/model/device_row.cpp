@@ -10,7 +10,7 @@ namespace {
 
 Result<DeviceSurvey> survey_here(const RowSubject& subject, Device& device) {
   LUNA_TRY(subject.file->open_tensors(survey_tensors(*subject.config)));
-  WeightSource source(*subject.file, subject.quants);
+  WeightSource source(*subject.file, *subject.config, subject.quants);
   const ModelBytes bytes = weigh_model(*subject.config, *subject.file);
   KnownSpeeds known;
   return survey_device(

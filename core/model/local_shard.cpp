@@ -2,6 +2,7 @@
 
 #include "core/model/shard_file.hpp"
 #include "core/model/slice_links.hpp"
+#include "core/model/spare_weights.hpp"
 #include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 
@@ -65,8 +66,12 @@ LocalShard::~LocalShard() {
     backend.free_buffer(device, buffer);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const bool is_whole = draft_->weights[i].n_rows_elsewhere == 0;
-    if (is_packed_ && is_whole && parts_.store != nullptr)
-      parts_.store->keep(key_of(draft_->weights[i].name), draft_->weights[i], weights_[i]);
+    const ShardWeight& weight = draft_->weights[i];
+    std::uint64_t n_bytes = 0;
+    luna_err err = make_err();
+    if (is_packed_ && is_whole && parts_.store != nullptr &&
+        backend.weight_bytes(device, &weight.desc, order_.program.numerics, &n_bytes, &err) >= 0)
+      parts_.store->keep(key_of(weight.name), weight, weights_[i], n_bytes);
     else
       backend.weight_free(device, weights_[i]);
   }
@@ -177,7 +182,15 @@ Result<void> LocalShard::pack(const LoadProgress& progress) {
   return compile();
 }
 
-/// Takes what the store has, frees what else it has, and loads the rest.
+void LocalShard::limit_spares(std::uint64_t n_bytes_coming) {
+  if (parts_.store == nullptr) return;
+  std::vector<std::string> keys;
+  for (const std::string& name : spare_weight_names(order_, config_))
+    keys.push_back(key_of(name));
+  parts_.store->retain(keys, spare_bytes_max(*parts_.device, n_bytes_coming));
+}
+
+/// Takes what the store has, and loads the rest.
 Result<void> LocalShard::load_missing(const LoadProgress& progress) {
   ShardDraft missing;
   missing.device = draft_->device;
@@ -195,7 +208,7 @@ Result<void> LocalShard::load_missing(const LoadProgress& progress) {
       missing.weights.push_back(weight);
     }
   }
-  if (parts_.store != nullptr) parts_.store->clear();
+  limit_spares(memory_.fixed());
   const std::uint32_t n_threads = parts_.n_load_threads != 0
                                       ? parts_.n_load_threads
                                       : std::max(1u, std::thread::hardware_concurrency());

@@ -37,7 +37,7 @@ struct LocalShardParts {
   std::optional<Collective> collective;  ///< needed where the order has several ranks
   std::uint32_t n_load_threads = 0;      ///< 0: one per usable hardware thread
   /// Weights that are packed already, and where this shard's go at its end; null: none. For models
-  /// with an identity.
+  /// with an identity. What of it the shard does not want stays as far as spare_bytes_max() goes.
   WeightStore* store = nullptr;
 };
 
@@ -59,6 +59,9 @@ class LocalShard final : public DeviceShard {
   [[nodiscard]] const Shard& shard() const override { return shard_; }
   [[nodiscard]] std::span<const StepOutputs> outputs() const override { return outputs_; }
   void abort() override;
+
+  /// The device's models are about to take so much more: of what no shard uses, the rest goes.
+  void limit_spares(std::uint64_t n_bytes_coming);
 
   [[nodiscard]] Device& device() const { return *parts_.device; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }

@@ -1,4 +1,4 @@
-// Packed weights of a device between two shards: what the next one wants too is not loaded again.
+// Packed weights of a device that no shard uses: what the next one wants is not loaded again.
 #pragma once
 
 #include "core/model/device.hpp"
@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 namespace luna::model {
 
-/// Owns weights that a shard had and no shard has now. The device outlives it. [start-up]
+/// Owns weights that a shard had, or that were packed ahead. The device outlives it. [start-up]
 class WeightStore {
  public:
   explicit WeightStore(Device& device) : device_(device) {}
@@ -32,32 +34,60 @@ class WeightStore {
     return found == kept_.end() ? nullptr : &found->second.weight;
   }
   /// Takes over a packed weight; one of this key that is there already stays instead.
-  void keep(const std::string& key, const ShardWeight& weight, std::uint64_t handle) {
-    if (!kept_.emplace(key, Kept{weight, handle}).second) free(handle);
+  ///
+  /// n_bytes  that it takes of the device
+  void keep(const std::string& key,
+            const ShardWeight& weight,
+            std::uint64_t handle,
+            std::uint64_t n_bytes) {
+    if (kept_.emplace(key, Kept{weight, handle, n_bytes}).second)
+      n_bytes_ += n_bytes;
+    else
+      free(handle);
   }
   /// Hands a weight over, if it is there.
   std::optional<std::uint64_t> take(const std::string& key) {
     const auto found = kept_.find(key);
     if (found == kept_.end()) return std::nullopt;
     const std::uint64_t handle = found->second.handle;
+    n_bytes_ -= found->second.n_bytes;
     kept_.erase(found);
     return handle;
+  }
+  /// All weights together, of the device.
+  [[nodiscard]] std::uint64_t n_bytes() const { return n_bytes_; }
+  /// Frees all but those of `keys` that fit, the first ones first.
+  void retain(std::span<const std::string> keys, std::uint64_t bytes_max) {
+    std::map<std::string, Kept> stay;
+    std::uint64_t n_bytes = 0;
+    for (const std::string& key : keys) {
+      const auto found = kept_.find(key);
+      if (found == kept_.end() || found->second.n_bytes > bytes_max - n_bytes) continue;
+      n_bytes += found->second.n_bytes;
+      stay.insert(kept_.extract(found));
+    }
+    clear();
+    kept_ = std::move(stay);
+    n_bytes_ = n_bytes;
   }
   void clear() {
     for (const auto& [key, kept] : kept_)
       free(kept.handle);
     kept_.clear();
+    n_bytes_ = 0;
   }
 
  private:
   struct Kept {
     ShardWeight weight;
     std::uint64_t handle = 0;
+    std::uint64_t n_bytes = 0;
   };
   void free(std::uint64_t handle) { device_.backend().weight_free(device_.handle(), handle); }
 
   Device& device_;
   std::map<std::string, Kept> kept_;
+  std::uint64_t n_bytes_ = 0;
 };
 
 }  // namespace luna::model

@@ -19,6 +19,9 @@ constexpr std::size_t kWeightsMax = 1 << 16;  // the largest models have a few t
 constexpr std::size_t kBuffersMax = 1 << 10;  // three a model
 constexpr std::uint32_t kThreadsMax = 256;
 constexpr std::uint64_t kTouchStep = 4096;  // the smallest page
+// A virtual machine may take a second or more a GiB to give pages: whoever waits for a buffer does
+// not wait for more of them than these few milliseconds.
+constexpr std::uint64_t kTouchedAtOnceMax = std::uint64_t{4} << 20;
 
 constexpr luna_param kParams[] = {
     param(LUNA_TYPE_BOOL,
@@ -102,7 +105,7 @@ class CpuDevice final : public SlicingDevice {
     buffer->kind = kind;
     buffer->bytes = bytes;
     std::byte* data = buffer->memory.data();
-    if (kind == LUNA_BUFFER_KV)
+    if (kind == LUNA_BUFFER_KV || bytes > kTouchedAtOnceMax)
       buffer->populator.emplace(buffer->memory, team_.cpus(), activity_);
     else
       team_.run_and_wait([&](std::uint32_t thread) { touch(data, bytes, thread); });

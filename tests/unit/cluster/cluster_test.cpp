@@ -156,6 +156,60 @@ TEST_F(Cluster, WorkersTakeTheLayersOfTheirShardsWhateverTheirNames) {
   EXPECT_EQ(run_prompt((*model)->compiled(), kPrompt).logits, expected);
 }
 
+// Its files are damaged meanwhile: whoever reads them says so.
+TEST_F(Cluster, LayersThatWerePackedAheadAreTakenOverWithoutTheFiles) {
+  const auto expected = expected_logits(kPrompt);
+  model::SplitOptions split;
+  split.source = path_;
+  split.folder = folder_ / "shards";
+  split.n_shards = 4;
+  ASSERT_TRUE(model::split_model(split));
+  path_ = split.folder;
+  open_controller();
+  TestWorkerOptions own = worker("w0");
+  own.model = folder_ / "own";
+  std::filesystem::copy(split.folder, own.model);
+  TestWorker first(own);
+  auto second = std::make_unique<TestWorker>(worker("w1"));
+  ASSERT_TRUE(has_devices(2));
+  model::Device* local = gateway_.add_device("whole");
+  const auto whole =
+      model::Model::load(model_options(), {gateway_.quants, {&local, 1}, std::nullopt});
+  ASSERT_TRUE(whole) << whole.error().message();
+  auto model = load(controller_->devices());
+  ASSERT_TRUE(model) << model.error().message();
+  const std::uint64_t n_missing =
+      (*whole)->memory().shards[0].weights - (*model)->memory().shards[0].weights;
+  ASSERT_GT(n_missing, 0U);
+  ASSERT_TRUE(comes([&] {
+    const auto report = controller_->status().workers.at(0).memory;
+    return report && report->spare == n_missing;
+  }));
+  for (const auto& entry : std::filesystem::directory_iterator(own.model)) {
+    if (entry.path().extension() != ".gguf") continue;
+    std::fstream file(entry.path(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-1, std::ios::end);
+    const char other = static_cast<char>(file.peek() ^ 1);
+    file.seekp(-1, std::ios::end);
+    file.put(other);
+  }
+  second->stop();
+  ASSERT_TRUE(has_devices(1));
+  model->reset();
+  {
+    const auto alone = load(controller_->devices());
+    ASSERT_TRUE(alone) << alone.error().message();
+    EXPECT_EQ(run_prompt((*alone)->compiled(), kPrompt).logits, expected);
+  }
+  first.stop();
+  ASSERT_TRUE(has_devices(0));
+  TestWorker third(own);
+  ASSERT_TRUE(has_devices(1));
+  const auto damaged = load(controller_->devices());
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code(), Code::corrupt);
+}
+
 TEST_F(Cluster, AWorkerJoinsWhateverIsStartedFirstAndComesBack) {
   open_controller();
   const std::uint16_t port = controller_->port();

@@ -72,6 +72,13 @@ TEST(MemoryAlarm, AFullCacheIsHealthAndALeakIsNot) {
   EXPECT_EQ(bytes_held({.resident = 300, .fixed = 300, .kv = 700, .budget = kBudget}), 0U);
 }
 
+TEST(MemoryAlarm, WhatWasPackedAheadIsHealth) {
+  MemoryReport report = holding(900);
+  EXPECT_GT(bytes_held(report), bytes_held_max(report, 85));
+  report.spare = 400;
+  EXPECT_LE(bytes_held(report), bytes_held_max(report, 85));
+}
+
 TEST(MemoryAlarm, WeightsThatFillTheBudgetAreHealth) {
   EXPECT_EQ(bytes_held_max({.resident = 0, .fixed = 900, .kv = 100, .budget = kBudget}, 85), 1050U);
   EXPECT_EQ(bytes_held_max({.resident = 0, .fixed = 900, .kv = 100, .budget = kBudget}, 10), 1000U);

@@ -236,7 +236,8 @@ TEST(ClusterMessages, FarewellsAndMemoryComeBackAsTheyWere) {
   for (const Farewell farewell : {Farewell::asked, Farewell::drained, Farewell::restart})
     EXPECT_EQ(*parse_farewell(encode_farewell(farewell)), farewell);
   EXPECT_FALSE(parse_farewell(Bytes{std::byte{3}}));
-  const MemoryReport report{.resident = 1, .fixed = 2, .kv = 3, .budget = ~std::uint64_t{0}};
+  const MemoryReport report{
+      .resident = 1, .fixed = 2, .kv = 3, .spare = 4, .budget = ~std::uint64_t{0}};
   EXPECT_EQ(*parse_memory(encode_memory(report)), report);
 }
 

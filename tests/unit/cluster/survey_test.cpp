@@ -21,7 +21,7 @@ class SurveyOfWorkers : public Cluster {
     ASSERT_TRUE(file) << file.error().message();
     file_.emplace(std::move(*file));
     ASSERT_TRUE(file_->file->open_tensors(model::survey_tensors(file_->config)));
-    source_ = std::make_unique<model::WeightSource>(*file_->file, gateway_.quants);
+    source_ = std::make_unique<model::WeightSource>(*file_->file, file_->config, gateway_.quants);
     const auto identity = model::model_identity(path_);
     ASSERT_TRUE(identity);
     order_ = {"./tiny.gguf", *identity, {}, true};

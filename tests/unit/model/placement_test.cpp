@@ -1,6 +1,7 @@
 // Layers are placed in order, none twice, and as evenly as can be.
 #include "core/model/placement.hpp"
 
+#include "core/model/spare_weights.hpp"
 #include "support/test_seed.hpp"
 
 #include <gtest/gtest.h>
@@ -96,6 +97,32 @@ TEST(Placement, EachDeviceGetsLayersThatItHas) {
   ASSERT_FALSE(gap);
   EXPECT_EQ(gap.error().code(), Code::not_found);
   EXPECT_FALSE(cut({{3, 3}, {0, 3}, {6, 4}})) << "the order is that of the devices";
+}
+
+TEST(SpareWeights, WhatIsNearestIsPackedFirst) {
+  ModelConfig config;
+  config.n_layers = 6;
+  config.tied_head = false;
+  ShardOrder order;
+  order.layers = {{0, 2}, {2, 1}, {3, 3}};
+  const auto layers = [&](std::uint32_t rank) {
+    order.rank = rank;
+    std::vector<std::string> found;
+    for (const std::string& name : spare_weight_names(order, config)) {
+      const std::string part = name.substr(0, name.find('.', 4));  // "blk.N"
+      if (found.empty() || found.back() != part) found.push_back(part);
+    }
+    return found;
+  };
+  EXPECT_EQ(layers(0), (std::vector<std::string>{"blk.2", "blk.3", "blk.4", "blk.5"}));
+  // Beside both ends of the row, it may become either.
+  EXPECT_EQ(
+      layers(1),
+      (std::vector<std::string>{
+          "token_embd", "output_norm", "output", "blk.1", "blk.3", "blk.0", "blk.4", "blk.5"}));
+  EXPECT_EQ(layers(2), (std::vector<std::string>{"blk.2", "blk.1", "blk.0"}));
+  order.layers = {{0, 6}};
+  EXPECT_TRUE(layers(0).empty()) << "nobody else can be lost";
 }
 
 TEST(Placement, RefusesRangesThatDoNotCoverTheModelOnce) {

@@ -147,7 +147,7 @@ TEST_F(SpeedProbe, ThoseThatStartAtOnceShareOneMeasurement) {
       const auto device = open_device();
       auto file = open_weight_file(path_);
       ASSERT_TRUE(file);
-      WeightSource source(**file, quants_);
+      WeightSource source(**file, config_, quants_);
       const auto speed = probe_speed(*device, {&config_, &source, program_}, cache_);
       ASSERT_TRUE(speed) << speed.error().message();
       found = speed->step_ns;
