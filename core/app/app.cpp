@@ -223,7 +223,7 @@ Result<ModelParts> App::Impl::parts_of(const config::ModelSettings& wanted) {
     LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
   }
   parts.quants = quants;
-  if (transport) parts.collective = transport->collective;
+  if (transport) parts.collective = parts.slices = transport->collective;
   parts.clock = &clock;
   parts.wake = &pipeline_wake;
   parts.n_requests_max = settings.server.n_requests_max;
@@ -286,6 +286,8 @@ Result<std::unique_ptr<ServedModel>> App::Impl::load_on(const config::ModelSetti
                                                         JoinedPlacement& placement) {
   LUNA_TRY(ModelParts parts, parts_of(wanted));
   parts.groups.clear();
+  parts.slices.reset();
+  if (groups.size() > 1) parts.slices = cluster->slices_between(devices_of_groups(groups), {});
   for (const JoinedGroup& group : groups) {
     LUNA_TRY(const JoinedDevices joined, cluster->join(group));
     if (group.size() > 1) parts.collective = joined.collective;

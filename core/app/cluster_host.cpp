@@ -1,5 +1,6 @@
 #include "core/app/cluster_host.hpp"
 
+#include "core/base/log.hpp"
 #include "core/cluster/memory_alarm.hpp"
 #include "core/cluster/process_identity.hpp"
 
@@ -143,6 +144,21 @@ Result<JoinedDevices> ClusterHost::join(
     LUNA_TRY(joined.collective.transport, cluster::choose_transport(transport_, endpoints));
   }
   return joined;
+}
+
+std::optional<model::Collective> ClusterHost::slices_between(
+    const std::vector<std::shared_ptr<model::Device>>& devices,
+    const std::optional<std::string>& transport) const {
+  const auto endpoints = controller_->endpoints_of(devices);
+  if (endpoints.empty()) return std::nullopt;
+  const auto chosen = cluster::choose_transport(transport.value_or(transport_), endpoints);
+  if (!chosen) {
+    logger("cluster")->warn("no slices between groups reason=\"{}\"", chosen.error().message());
+    return std::nullopt;
+  }
+  model::Collective slices;
+  slices.transport = *chosen;
+  return slices;
 }
 
 void ClusterHost::listen(const void* owner, std::function<void()> changed) {

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,12 @@ class ClusterHost {
   /// What joins these devices.
   /// Errors  unavailable: one of them has gone; not_found: no transport joins them
   Result<JoinedDevices> join(const std::vector<std::shared_ptr<model::Device>>& devices) const;
+  /// What carries slices between groups on these devices; none: nothing does, and the log says why.
+  ///
+  /// transport  the one that carries them already; none: the nearest
+  [[nodiscard]] std::optional<model::Collective> slices_between(
+      const std::vector<std::shared_ptr<model::Device>>& devices,
+      const std::optional<std::string>& transport) const;
   /// Calls `changed` after every change, from the cluster's I/O thread: it must only wake somebody.
   /// Empty: no more, and no call is under way when it returns. [any]
   void listen(const void* owner, std::function<void()> changed);

@@ -178,6 +178,7 @@ class WorkerProcess {
       offer.info = device.info();
       offer.memory_bytes = device.memory_bytes();
       offer.n_threads = settings_[i].n_threads;
+      offer.can_slice = device.can_slice();
       LUNA_TRY(offer.fingerprints, cluster::take_fingerprints(device));
     }
     return join;

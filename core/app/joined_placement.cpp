@@ -30,6 +30,13 @@ std::vector<model::Device*> pointers_of(const JoinedGroup& group) {
   return devices;
 }
 
+JoinedGroup devices_of_groups(const std::vector<JoinedGroup>& groups) {
+  JoinedGroup devices;
+  for (const JoinedGroup& group : groups)
+    devices.insert(devices.end(), group.begin(), group.end());
+  return devices;
+}
+
 std::vector<std::vector<std::string>> names_of(const std::vector<JoinedGroup>& groups) {
   std::vector<std::vector<std::string>> names;
   for (const JoinedGroup& group : groups) {
@@ -293,6 +300,8 @@ void JoinedPlacement::add_missing(const Scene& scene) {
   for (const JoinedGroup& group : scene.wanted) {
     if (std::ranges::any_of(group, [this](const auto& device) { return is_used(device); }))
       continue;
+    // It takes the place of one that is about to go, as soon as that has gone.
+    if (!model_->has_slice_room() && std::ranges::any_of(placed_, &Placed::is_leaving)) continue;
     const auto added = add(group, 0);
     if (added) continue;
     error = added.error().message();
@@ -315,7 +324,8 @@ Result<void> JoinedPlacement::add(const JoinedGroup& group, std::uint32_t n_kv_b
   hold(group);
   LUNA_TRY(const JoinedDevices joined, cluster_.join(group));
   LUNA_TRY(const engine::GroupId added,
-           model_->add_group(pointers_of(group), joined.collective, n_kv_blocks_min));
+           model_->add_group(
+               pointers_of(group), {joined.collective, slices_with(group)}, n_kv_blocks_min));
   placed_.push_back({added, group});
   ++stats_.n_placed;
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -323,6 +333,16 @@ Result<void> JoinedPlacement::add(const JoinedGroup& group, std::uint32_t n_kv_b
   logger("app")->info(
       "model placed model={} devices={} took_ms={}", settings_.name, group.size(), took.count());
   return {};
+}
+
+/// What carries slices between a group that is about to come and those that are here.
+std::optional<model::Collective> JoinedPlacement::slices_with(const JoinedGroup& group) const {
+  const std::optional<std::string> transport = model_->slice_transport();
+  if (!transport) return std::nullopt;
+  std::vector<JoinedGroup> groups = {group};
+  for (const Placed& placed : placed_)
+    groups.push_back(placed.devices);
+  return cluster_.slices_between(devices_of_groups(groups), transport);
 }
 
 /// What is placed, what is about to be, and whom that may need yet.

@@ -23,6 +23,7 @@ namespace luna::app {
 using JoinedGroup = std::vector<std::shared_ptr<model::Device>>;
 
 std::vector<model::Device*> pointers_of(const JoinedGroup& group);
+JoinedGroup devices_of_groups(const std::vector<JoinedGroup>& groups);
 std::vector<std::vector<std::string>> names_of(const std::vector<JoinedGroup>& groups);
 
 /// A thread of its own that acts on the model's groups. Owned by App; outlives the model's engine,
@@ -90,6 +91,7 @@ class JoinedPlacement {
   void add_missing(const Scene& scene);
   void keep_unsettled(const Scene& scene);
   Result<void> add(const JoinedGroup& group, std::uint32_t n_kv_blocks_min);
+  [[nodiscard]] std::optional<model::Collective> slices_with(const JoinedGroup& group) const;
   void hold(const JoinedGroup& more);
   [[nodiscard]] bool is_placed(const JoinedGroup& group) const;
   [[nodiscard]] bool may_pause();

@@ -164,28 +164,35 @@ class TemplateRenderer final : public pipeline::ChatRenderer {
   text::ChatTemplate template_;
 };
 
-/// Whether the policy slices, and all devices could: each then keeps room for messages of the
-/// others.
-bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
-  return engine::does_slice(parts.scheduler) && parts.groups.size() > 1 && parts.collective &&
-         std::ranges::all_of(parts.groups, [&](const std::vector<model::Device*>& devices) {
-           return could_slice(settings, devices);
-         });
+/// Why no sequence may lie on several groups, though the policy would; none: it may.
+std::optional<std::string> why_not_sliced(const config::ModelSettings& settings,
+                                          const ModelParts& parts) {
+  if (parts.groups.size() < 2) return "there was one group of devices when the model was loaded";
+  if (parts.groups.size() > LUNA_SLICE_PEERS_MAX)
+    return "there are more than " + std::to_string(LUNA_SLICE_PEERS_MAX) + " groups of devices";
+  if (settings.prune_keep_percent < 100) return "its prompts are pruned";
+  for (const std::vector<model::Device*>& devices : parts.groups)
+    for (const model::Device* device : devices)
+      if (!device->can_slice()) return "device " + device->name() + " does not attend for others";
+  if (!parts.slices) return "no transport joins the groups";
+  return std::nullopt;
 }
 
-/// Says so where a policy slices and devices of other processes keep it from it.
-void warn_of_slices(const config::ModelSettings& settings, const ModelParts& parts) {
-  const bool has_remote = std::ranges::any_of(parts.groups, [](const auto& devices) {
-    return std::ranges::any_of(
-        devices, [](const model::Device* device) { return device->planner() != nullptr; });
-  });
+/// Whether each device shall keep room for messages of the other groups.
+bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
+  if (!engine::does_slice(parts.scheduler)) return false;
+  const auto reason = why_not_sliced(settings, parts);
   // A pipeline has a second group only while it is placed anew.
-  const bool has_groups = settings.layout != config::Layout::pipeline && parts.n_groups_max > 1;
-  if (!has_remote || !has_groups || !engine::does_slice(parts.scheduler)) return;
-  logger("model")->warn(
-      "a request lies on one group of devices, though the policy would slice it: devices of other "
-      "processes do not attend for each other model={}",
-      settings.name);
+  const bool may_have_groups =
+      parts.groups.size() > 1 ||
+      (settings.layout != config::Layout::pipeline && parts.n_groups_max > 1);
+  if (reason && may_have_groups)
+    logger("model")->warn(
+        "a request lies on one group of devices, though the policy would slice it model={} "
+        "reason=\"{}\"",
+        settings.name,
+        *reason);
+  return !reason;
 }
 
 void set_wake(void* signal) {
@@ -196,10 +203,7 @@ void set_wake(void* signal) {
 
 bool could_slice(const config::ModelSettings& settings, std::span<model::Device* const> devices) {
   return settings.prune_keep_percent == 100 &&
-         std::ranges::all_of(devices, [](const model::Device* device) {
-           return device->planner() == nullptr && device->extension(LUNA_EXT_SLICES) != nullptr &&
-                  device->extension(LUNA_EXT_KV_BLOCKS) != nullptr;
-         });
+         std::ranges::all_of(devices, &model::Device::can_slice);
 }
 
 /// Members stand in the order in which they are built; they are destroyed in reverse.
@@ -214,7 +218,8 @@ struct ServedModel::Impl {
   std::map<engine::GroupId, std::unique_ptr<model::Model>> models;  // one a group
   std::uint32_t context_tokens_max = 0;
   model::MemoryPlan memory;                        // of all groups
-  std::unique_ptr<model::SliceLinks> slice_links;  // where their sequences may lie on several
+  std::optional<std::string> slice_transport;      // where their sequences may lie on several
+  std::unique_ptr<model::SliceLinks> slice_links;  // then
   plugin::Instance<luna_scheduler_if> scheduler;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
@@ -223,15 +228,15 @@ struct ServedModel::Impl {
 
   Result<void> read_text(const std::filesystem::path& path);
   Result<void> load_draft_model(const ModelParts& parts, const std::filesystem::path& path);
-  Result<std::unique_ptr<model::Model>> load_group(
-      const std::vector<model::Device*>& devices,
-      const std::optional<model::Collective>& collective) const;
+  Result<std::unique_ptr<model::Model>> load_group(const std::vector<model::Device*>& devices,
+                                                   const GroupLinks& links) const;
   Result<void> load_groups(const ModelParts& parts);
   Result<void> start_engine(const config::ModelSettings& settings,
                             ModelParts& parts,
                             const engine::SpeculationOptions& speculation,
                             std::vector<const model::CompiledModel*> compiled);
-  Result<void> link_slices(const model::Collective& collective);
+  Result<void> link_slices();
+  void link_late(model::Model& copy);
   Result<void> load(const config::ModelSettings& settings,
                     ModelParts parts,
                     const std::filesystem::path& path);
@@ -273,19 +278,26 @@ Result<void> ServedModel::Impl::load_draft_model(const ModelParts& parts,
   return {};
 }
 
-Result<void> ServedModel::Impl::link_slices(const model::Collective& collective) {
-  std::vector<model::CompiledModel*> copies;
+Result<void> ServedModel::Impl::link_slices() {
+  slice_links = std::make_unique<model::SliceLinks>(static_cast<std::uint32_t>(models.size()));
   for (const auto& [id, model] : models)
-    copies.push_back(&model->linkable());
-  LUNA_TRY(slice_links, model::SliceLinks::open(collective, copies));
+    LUNA_TRY(slice_links->add(*model));
   return {};
 }
 
+/// Of a group that comes while others run.
+void ServedModel::Impl::link_late(model::Model& copy) {
+  if (const auto linked = slice_links->add(copy); !linked)
+    logger("model")->warn(
+        "a group holds no slices of others model={} reason=\"{}\"", name, linked.error().message());
+}
+
 Result<std::unique_ptr<model::Model>> ServedModel::Impl::load_group(
-    const std::vector<model::Device*>& devices,
-    const std::optional<model::Collective>& collective) const {
-  const model::ModelResources resources{quants, devices, collective};
-  LUNA_TRY(auto model, model::Model::load(group_options, resources));
+    const std::vector<model::Device*>& devices, const GroupLinks& links) const {
+  const model::ModelResources resources{quants, devices, links.collective, links.slices};
+  model::ModelOptions options = group_options;
+  if (!links.slices) options.n_slice_peers = 0;
+  LUNA_TRY(auto model, model::Model::load(options, resources));
   const model::CompiledModel& compiled = model->compiled();
   logger("model")->info(
       "loaded model={} devices={} layers={} kv_blocks={} kv_block_tokens={} context={} "
@@ -303,7 +315,7 @@ Result<std::unique_ptr<model::Model>> ServedModel::Impl::load_group(
 /// A copy of the model a group.
 Result<void> ServedModel::Impl::load_groups(const ModelParts& parts) {
   for (const std::vector<model::Device*>& devices : parts.groups) {
-    LUNA_TRY(auto model, load_group(devices, parts.collective));
+    LUNA_TRY(auto model, load_group(devices, {parts.collective, parts.slices}));
     const model::MemoryPlan& taken = model->memory();
     memory.shards.insert(memory.shards.end(), taken.shards.begin(), taken.shards.end());
     memory.n_kv_blocks += taken.n_kv_blocks;
@@ -325,13 +337,15 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   }
   group_options = model_options(settings, path, n_draft_rows(settings, speculation));
   if (draft_model) group_options.n_lanes = one_step_in_flight(settings);
-  warn_of_slices(settings, parts);
-  if (can_slice(settings, parts))
+  if (can_slice(settings, parts)) {
     group_options.n_slice_peers = static_cast<std::uint32_t>(parts.groups.size()) - 1;
+    slice_transport = parts.slices->transport;
+  } else {
+    parts.slices.reset();
+  }
   quants = parts.quants;
   LUNA_TRY(load_groups(parts));
-  if (group_options.n_slice_peers > 0) LUNA_TRY(link_slices(*parts.collective));
-  group_options.n_slice_peers = 0;  // groups that come later are not linked
+  if (slice_transport) LUNA_TRY(link_slices());
   std::vector<const model::CompiledModel*> compiled;
   for (const auto& [id, model] : models)
     compiled.push_back(&model->compiled());
@@ -416,17 +430,31 @@ const model::MemoryPlan& ServedModel::memory() const {
 }
 
 Result<engine::GroupId> ServedModel::add_group(const std::vector<model::Device*>& devices,
-                                               const std::optional<model::Collective>& collective,
+                                               const GroupLinks& links,
                                                std::uint32_t n_kv_blocks_min) {
-  LUNA_TRY(auto model, impl_->load_group(devices, collective));
+  LUNA_TRY(auto model, impl_->load_group(devices, links));
   if (const std::uint32_t n = model->compiled().n_kv_blocks; n < n_kv_blocks_min) {
     return Error{Code::exhausted,
                  "room for " + std::to_string(n) + " KV blocks, " +
                      std::to_string(n_kv_blocks_min) + " are needed"};
   }
-  LUNA_TRY(const engine::GroupId id, impl_->engine->add_group(model->compiled()));
-  impl_->models.emplace(id, std::move(model));
-  return id;
+  const bool is_linked = impl_->slice_links && links.slices.has_value();
+  if (is_linked) impl_->link_late(*model);
+  const auto id = impl_->engine->add_group(model->compiled());
+  if (!id) {
+    if (is_linked) impl_->slice_links->remove(*model);
+    return id.error();
+  }
+  impl_->models.emplace(*id, std::move(model));
+  return *id;
+}
+
+std::optional<std::string> ServedModel::slice_transport() const {
+  return impl_->slice_transport;
+}
+
+bool ServedModel::has_slice_room() const {
+  return !impl_->slice_links || impl_->slice_links->has_room();
 }
 
 Result<void> ServedModel::survey(const std::vector<model::Device*>& devices,
@@ -452,7 +480,10 @@ void ServedModel::drop_prefix_cache() {
 }
 
 void ServedModel::drop_group(engine::GroupId id) {
-  impl_->models.erase(id);
+  const auto found = impl_->models.find(id);
+  if (found == impl_->models.end()) return;
+  if (impl_->slice_links) impl_->slice_links->remove(*found->second);
+  impl_->models.erase(found);
 }
 
 void ServedModel::stop() {

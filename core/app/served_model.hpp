@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace luna::app {
@@ -37,6 +38,9 @@ struct ModelParts {
   plugin::Instance<luna_scheduler_if> scheduler;  ///< of its own: policies keep state
   std::span<const plugin::Instance<luna_quant_if>> quants;
   std::optional<model::Collective> collective;
+  /// Between groups, where these may hold slices for each other; of groups in other processes its
+  /// name alone.
+  std::optional<model::Collective> slices;
   Clock* clock = nullptr;
   WakeSignal* wake = nullptr;  ///< set after steps that published
   std::uint32_t n_requests_max = 0;
@@ -61,6 +65,12 @@ Result<model::ModelOptions> model_options(const config::ModelSettings& settings,
 /// each other's sequences.
 bool could_slice(const config::ModelSettings& settings, std::span<model::Device* const> devices);
 
+/// What joins the devices of a group, and the group to others.
+struct GroupLinks {
+  std::optional<model::Collective> collective;  ///< needed for two devices or more
+  std::optional<model::Collective> slices;      ///< none: it holds no slices of theirs
+};
+
 /// Owned by App. A resource.
 class ServedModel {
  public:
@@ -76,18 +86,23 @@ class ServedModel {
   /// What the model takes of its devices, a draft model not counted.
   [[nodiscard]] const model::MemoryPlan& memory() const;
   // ---- for whoever is told by on_group_gone: one thread
-  /// Loads a copy of the model on devices, which takes rows from then on.
+  /// Loads a copy of the model on devices, which takes rows from then on. Where it cannot be linked
+  /// to the others it holds no slices, and the log says why.
   ///
   /// n_kv_blocks_min  with fewer it would be of no use
   /// Errors  those of loading; exhausted: the devices have no room for so many blocks; unavailable:
   ///         the model has been stopped
   Result<engine::GroupId> add_group(const std::vector<model::Device*>& devices,
-                                    const std::optional<model::Collective>& collective,
+                                    const GroupLinks& links,
                                     std::uint32_t n_kv_blocks_min = 0);
   /// Has devices of other processes measured, where they never were, so that add_group() need not.
   /// Errors  as add_group()
   Result<void> survey(const std::vector<model::Device*>& devices,
                       const std::optional<model::Collective>& collective) const;
+  /// What carries slices between its groups; none: they hold none for each other.
+  [[nodiscard]] std::optional<std::string> slice_transport() const;
+  /// Whether a group that is added could hold slices; also where none do.
+  [[nodiscard]] bool has_slice_room() const;
   /// Blocks of a group that was not dropped yet.
   [[nodiscard]] std::uint32_t n_kv_blocks(engine::GroupId id) const;
   /// Has a group leave: what it holds goes on elsewhere, or runs to its end, as the mode says.

@@ -1,4 +1,4 @@
-// The transports that carry hidden states between the processes of a cluster.
+// The transports that carry hidden states and slices between the processes of a cluster.
 #pragma once
 
 #include "core/cluster/messages.hpp"

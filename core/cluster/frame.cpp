@@ -71,6 +71,12 @@ std::string_view name_of(FrameType type) {
       return "kv_given";
     case FrameType::kv_taken:
       return "kv_taken";
+    case FrameType::slices_open:
+      return "slices_open";
+    case FrameType::slices_abort:
+      return "slices_abort";
+    case FrameType::slices_close:
+      return "slices_close";
   }
   return "unknown";
 }

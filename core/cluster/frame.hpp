@@ -52,7 +52,7 @@ enum class FrameType : std::uint16_t {
   plan,    // controller: make it so; what does it take?
   pack,    // controller: load the weights
   bind,    // controller: connect, allocate
-  answer,  // worker: to one of the four
+  answer,  // worker: to one of the four, or to slices_open
   unload,  // controller: forget it
   abort,   // controller: end every wait for other devices
   step,    // controller: run this
@@ -63,8 +63,12 @@ enum class FrameType : std::uint16_t {
   kv_import,  // controller: take these
   kv_given,   // worker: here they are, or why not
   kv_taken,   // worker: they lie there, or why not
+  // Slices between a shard, the subject, and that of another copy.
+  slices_open,   // controller: attend for it, you may ask it
+  slices_abort,  // controller: end every wait for it
+  slices_close,  // controller: forget it
 };
-inline constexpr FrameType kFrameTypeLast = FrameType::kv_taken;
+inline constexpr FrameType kFrameTypeLast = FrameType::slices_close;
 
 std::string_view name_of(FrameType type);
 /// Whether frames of the type may come before a connection is trusted.

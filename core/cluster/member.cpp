@@ -71,7 +71,8 @@ Result<void> Member::take_join(const Frame& frame) {
     options.name = offer.name;
     options.memory_bytes = offer.memory_bytes;
     options.n_threads = offer.n_threads;
-    devices_.push_back(model::Device::remote(options, offer.backend, offer.info, *planner));
+    devices_.push_back(
+        model::Device::remote(options, offer.backend, offer.info, offer.can_slice, *planner));
   }
   if (const auto admitted = membership_.admit(shared_from_this()); !admitted) {
     refuse(admitted.error());

@@ -1,6 +1,7 @@
 #include "core/cluster/messages.hpp"
 
 #include "core/base/units.hpp"
+#include "core/cluster/step_messages.hpp"
 #include "core/cluster/survey_wire.hpp"
 
 #include <algorithm>
@@ -17,7 +18,6 @@ constexpr std::size_t kPluginsMax = 256;
 constexpr std::size_t kDevicesMax = 64;
 constexpr std::size_t kFingerprintsMax = 64;
 constexpr std::size_t kRanksMax = 4096;
-constexpr std::size_t kStepItemsMax = std::size_t{1} << 22U;  // of any array of a step
 
 template <std::size_t N>
 void put_chars(WireWriter& writer, const char (&text)[N]) {
@@ -42,6 +42,7 @@ void put_device(WireWriter& writer, const DeviceOffer& device) {
   put_chars(writer, device.info.detail);
   writer.number(device.memory_bytes);
   writer.number(device.n_threads);
+  writer.flag(device.can_slice);
   writer.number(static_cast<std::uint32_t>(device.fingerprints.size()));
   for (const Fingerprint& fingerprint : device.fingerprints) {
     writer.number(fingerprint.numerics);
@@ -64,6 +65,7 @@ DeviceOffer take_device(WireReader& reader) {
   take_chars(reader, device.info.detail);
   device.memory_bytes = reader.number<std::uint64_t>();
   device.n_threads = reader.number<std::uint32_t>();
+  device.can_slice = reader.flag();
   const std::uint32_t n = reader.count(kFingerprintsMax);
   for (std::uint32_t i = 0; i < n && !reader.failed(); ++i) {
     Fingerprint& fingerprint = device.fingerprints.emplace_back();
@@ -81,6 +83,7 @@ void put_program(WireWriter& writer, const model::ProgramOptions& program) {
   writer.flag(program.prunes);
   writer.number(program.n_candidates);
   writer.number(program.n_lanes);
+  writer.number(program.n_slice_peers);
   writer.number(program.limits.n_rows_max);
   writer.number(program.limits.n_seqs_max);
   writer.number(program.limits.n_out_rows_max);
@@ -95,12 +98,15 @@ model::ProgramOptions take_program(WireReader& reader) {
   program.prunes = reader.flag();
   program.n_candidates = reader.number<std::uint32_t>();
   program.n_lanes = reader.number<std::uint32_t>();
+  program.n_slice_peers = reader.number<std::uint32_t>();
   program.limits.n_rows_max = reader.number<std::uint32_t>();
   program.limits.n_seqs_max = reader.number<std::uint32_t>();
   program.limits.n_out_rows_max = reader.number<std::uint32_t>();
   program.limits.n_positions_max = reader.number<std::uint32_t>();
   if (program.n_lanes == 0 || program.n_lanes > model::kLanesMax)
     reader.fail(std::to_string(program.n_lanes) + " steps in flight");
+  if (program.n_slice_peers >= LUNA_SLICE_PEERS_MAX)
+    reader.fail(std::to_string(program.n_slice_peers) + " other copies");
   for (const std::uint32_t limit :
        {program.limits.n_rows_max, program.limits.n_seqs_max, program.limits.n_out_rows_max})
     if (limit == 0 || limit > kStepItemsMax) reader.fail("a step of " + std::to_string(limit));
@@ -235,6 +241,7 @@ Bytes encode_plan(const Plan& plan) {
   writer.text(plan.order.source);
   writer.text(plan.order.identity);
   writer.text(plan.order.transport);
+  writer.text(plan.order.slice_transport);
   put_program(writer, plan.order.program);
   writer.number(plan.order.vocab_size);
   writer.number(plan.order.rank);
@@ -254,6 +261,7 @@ Result<Plan> parse_plan(std::span<const std::byte> payload) {
   plan.order.source = reader.text(kPathBytesMax);
   plan.order.identity = reader.text(kNameBytesMax);
   plan.order.transport = reader.text(kNameBytesMax);
+  plan.order.slice_transport = reader.text(kNameBytesMax);
   plan.order.program = take_program(reader);
   plan.order.vocab_size = reader.number<std::uint32_t>();
   plan.order.rank = reader.number<std::uint32_t>();
@@ -303,6 +311,46 @@ Result<Bind> parse_bind(std::span<const std::byte> payload) {
   return finished(reader, std::move(bind), "bind");
 }
 
+Bytes encode_slice_terms(const model::SliceTerms& terms) {
+  Bytes bytes;
+  WireWriter writer(bytes);
+  writer.number(terms.place);
+  writer.flag(terms.is_first);
+  writer.text(terms.group);
+  writer.number(terms.message_bytes);
+  writer.number(terms.n_waiters_max);
+  writer.text(terms.own_address);
+  writer.text(terms.other_address);
+  return bytes;
+}
+
+Result<model::SliceTerms> parse_slice_terms(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  model::SliceTerms terms;
+  terms.place = reader.number<std::uint32_t>();
+  terms.is_first = reader.flag();
+  terms.group = reader.text(kNameBytesMax);
+  terms.message_bytes = reader.number<std::uint64_t>();
+  terms.n_waiters_max = reader.number<std::uint32_t>();
+  terms.own_address = reader.text(LUNA_ADDRESS_BYTES_MAX);
+  terms.other_address = reader.text(LUNA_ADDRESS_BYTES_MAX);
+  if (terms.group.empty()) reader.fail("two copies without a name");
+  return finished(reader, std::move(terms), "slices");
+}
+
+Bytes encode_slice_place(std::uint32_t place) {
+  Bytes bytes;
+  WireWriter(bytes).number(place);
+  return bytes;
+}
+
+Result<std::uint32_t> parse_slice_place(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const auto place = reader.number<std::uint32_t>();
+  if (place >= LUNA_SLICE_PEERS_MAX) reader.fail("place " + std::to_string(place));
+  return finished(reader, place, "slices");
+}
+
 Bytes encode_answer(const Answer& answer) {
   Bytes bytes;
   WireWriter writer(bytes);
@@ -323,6 +371,8 @@ Bytes encode_answer(const Answer& answer) {
     writer.result(*answer.device ? Result<void>() : Result<void>(answer.device->error()));
     if (*answer.device) put_survey(writer, **answer.device);
   }
+  writer.number(answer.slice_message_bytes);
+  writer.text(answer.slice_address);
   writer.flag(answer.kv.has_value());
   if (answer.kv) writer.array(&*answer.kv, 1);
   return bytes;
@@ -353,127 +403,10 @@ Result<Answer> parse_answer(std::span<const std::byte> payload) {
   // So that the end of the range is a number, too.
   if (answer.layers.first > kStepItemsMax || answer.layers.count > kStepItemsMax)
     reader.fail(std::to_string(answer.layers.count) + " layers");
+  answer.slice_message_bytes = reader.number<std::uint64_t>();
+  answer.slice_address = reader.text(LUNA_ADDRESS_BYTES_MAX);
   if (reader.flag()) reader.raw(std::as_writable_bytes(std::span(&answer.kv.emplace(), 1)));
   return finished(reader, std::move(answer), "answer");
-}
-
-namespace {
-
-/// Blocks that the longest sequence of a step has.
-std::uint32_t n_blocks_used(const luna_step& step, std::uint32_t kv_block_tokens) {
-  std::uint32_t n_used = 1;
-  for (std::uint32_t seq = 0; seq < step.n_seqs; ++seq) {
-    const std::uint32_t last_row = step.seq_first_row[seq + 1];
-    if (last_row == step.seq_first_row[seq]) continue;
-    const std::uint32_t n_pruned = step.seq_prunes != nullptr ? step.seq_prunes[seq].n_pruned : 0;
-    const std::uint32_t n_slots = step.positions[last_row - 1] + 1 - n_pruned;
-    n_used = std::max(n_used, div_ceil(n_slots, kv_block_tokens));
-  }
-  return std::min(n_used, step.block_table_stride);
-}
-
-}  // namespace
-
-void encode_step(const luna_step& step,
-                 std::uint32_t lane,
-                 std::uint64_t number,
-                 std::uint32_t kv_block_tokens,
-                 Bytes& bytes) {
-  bytes.clear();
-  WireWriter writer(bytes);
-  const std::uint32_t stride = n_blocks_used(step, kv_block_tokens);
-  const bool prunes = step.seq_prunes != nullptr;
-  writer.number(lane);
-  writer.number(number);
-  writer.number(step.n_rows);
-  writer.number(step.n_seqs);
-  writer.number(step.n_out_rows);
-  writer.number(stride);
-  writer.number(step.n_kv_copies);
-  writer.flag(prunes);
-  writer.array(step.token_ids, step.n_rows);
-  writer.array(step.positions, step.n_rows);
-  writer.array(step.seq_first_row, std::size_t{step.n_seqs} + 1);
-  for (std::size_t seq = 0; seq < step.n_seqs; ++seq)
-    writer.array(step.block_tables + seq * step.block_table_stride, stride);
-  writer.array(step.kv_copies, step.n_kv_copies);
-  writer.array(step.out_rows, step.n_out_rows);
-  writer.array(step.out_flags, step.n_out_rows);
-  if (prunes) writer.array(step.seq_prunes, step.n_seqs);
-}
-
-Result<void> parse_step(std::span<const std::byte> payload, Step& step) {
-  WireReader reader(payload);
-  step.lane = reader.number<std::uint32_t>();
-  step.number = reader.number<std::uint64_t>();
-  const std::uint32_t n_rows = reader.count(kStepItemsMax);
-  const std::uint32_t n_seqs = reader.count(kStepItemsMax);
-  const std::uint32_t n_out_rows = reader.count(kStepItemsMax);
-  step.block_table_stride = reader.count(kStepItemsMax);
-  const std::uint32_t n_kv_copies = reader.count(kStepItemsMax);
-  const bool prunes = reader.flag();
-  reader.array(step.token_ids, n_rows);
-  reader.array(step.positions, n_rows);
-  reader.array(step.seq_first_row, std::uint64_t{n_seqs} + 1);
-  reader.array(step.block_tables, std::uint64_t{n_seqs} * step.block_table_stride);
-  reader.array(step.kv_copies, n_kv_copies);
-  reader.array(step.out_rows, n_out_rows);
-  reader.array(step.out_flags, n_out_rows);
-  reader.array(step.seq_prunes, prunes ? n_seqs : 0);
-  if (const auto whole = reader.finish(); !whole) return whole.error().in("step");
-  const bool rows_are_split =
-      n_rows > 0 && n_seqs > 0 && step.block_table_stride > 0 && step.seq_first_row.front() == 0 &&
-      step.seq_first_row.back() == n_rows && std::ranges::is_sorted(step.seq_first_row);
-  if (!rows_are_split) return Error{Code::corrupt, "step: rows that belong to no sequence"};
-  const bool outs_ascend =
-      std::ranges::adjacent_find(step.out_rows, std::greater_equal<>()) == step.out_rows.end() &&
-      (step.out_rows.empty() || step.out_rows.back() < n_rows);
-  if (!outs_ascend) return Error{Code::corrupt, "step: wanted rows that it does not have"};
-  return {};
-}
-
-std::uint64_t step_bytes_max(const model::ProgramOptions& program, std::uint32_t n_kv_blocks) {
-  const model::StepLimits& limits = program.limits;
-  const std::uint64_t head = 64;
-  const std::uint64_t stride =
-      std::min(div_ceil(limits.n_positions_max, program.kv_block_tokens), n_kv_blocks);
-  const std::uint64_t per_seq =
-      sizeof(std::uint32_t) * (stride + 1) + sizeof(luna_seq_prune) + sizeof(luna_kv_copy);
-  return head + std::uint64_t{limits.n_rows_max} * 2 * sizeof(std::uint32_t) +
-         std::uint64_t{limits.n_seqs_max} * per_seq +
-         std::uint64_t{limits.n_out_rows_max} * 2 * sizeof(std::uint32_t);
-}
-
-Result<Output> parse_output(std::span<const std::byte> payload) {
-  Output output;
-  if (payload.size() < sizeof(output.head)) return Error{Code::corrupt, "output: it is cut off"};
-  std::memcpy(&output.head, payload.data(), sizeof(output.head));
-  output.bytes = payload.subspan(sizeof(output.head));
-  return output;
-}
-
-Bytes encode_done(const Done& done) {
-  Bytes bytes;
-  WireWriter writer(bytes);
-  writer.number(done.lane);
-  writer.number(done.number);
-  writer.number(static_cast<std::int32_t>(done.status));
-  writer.number(done.busy_ns);
-  writer.number(done.wait_ns);
-  writer.text(std::string_view(done.message).substr(0, kMessageBytesMax));
-  return bytes;
-}
-
-Result<Done> parse_done(std::span<const std::byte> payload) {
-  WireReader reader(payload);
-  Done done;
-  done.lane = reader.number<std::uint32_t>();
-  done.number = reader.number<std::uint64_t>();
-  done.status = reader.number<std::int32_t>();
-  done.busy_ns = reader.number<std::uint64_t>();
-  done.wait_ns = reader.number<std::uint64_t>();
-  done.message = reader.text(kMessageBytesMax);
-  return finished(reader, std::move(done), "done");
 }
 
 }  // namespace luna::cluster

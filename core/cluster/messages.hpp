@@ -1,6 +1,5 @@
-// What a controller and a worker tell each other once they trust each other. Pure: every parser
-// checks lengths and ranges that need no state; what a step may refer to is checked by whoever
-// runs it.
+// What a controller and a worker tell each other once they trust each other, but for steps and KV.
+// Pure: every parser checks lengths and ranges that need no state.
 #pragma once
 
 #include "core/cluster/wire.hpp"
@@ -41,6 +40,7 @@ struct DeviceOffer {
   luna_device_info info{};
   std::uint64_t memory_bytes = 0;
   std::uint32_t n_threads = 0;
+  bool can_slice = false;  ///< copies of a model on it may hold slices for each other
   std::vector<Fingerprint> fingerprints;
 };
 
@@ -115,74 +115,31 @@ Bytes encode_bind(const Bind& bind);
 /// Errors  corrupt
 Result<Bind> parse_bind(std::span<const std::byte> payload);
 
-/// answer: to a plan with what the shard takes and where its rank is reached, to a survey with the
-/// layers and, where that was asked for, what the model takes of the device and how fast it is; to
-/// a bind with what its KV blocks hold, where these can be copied; else with nothing.
+/// slices_open: the shard attends for one of another copy, and may ask it.
+Bytes encode_slice_terms(const model::SliceTerms& terms);
+/// Errors  corrupt
+Result<model::SliceTerms> parse_slice_terms(std::span<const std::byte> payload);
+
+/// slices_abort, slices_close: the place of another copy.
+Bytes encode_slice_place(std::uint32_t place);
+/// Errors  corrupt
+Result<std::uint32_t> parse_slice_place(std::span<const std::byte> payload);
+
+/// answer: to a plan with what the shard takes and where its rank and its slices are reached, to a
+/// survey with the layers and, where that was asked for, what the model takes of the device and how
+/// fast it is; to a bind with what its KV blocks hold, where these can be copied; else with nothing.
 struct Answer {
   Result<void> result;
   model::ShardMemory memory;
   std::string address;
   model::LayerRange layers;
   std::optional<Result<model::DeviceSurvey>> device;
+  std::uint64_t slice_message_bytes = 0;  ///< of the largest; 0: it holds no slices
+  std::string slice_address;
   std::optional<luna_kv_layout> kv;
 };
 Bytes encode_answer(const Answer& answer);
 /// Errors  corrupt
 Result<Answer> parse_answer(std::span<const std::byte> payload);
-
-/// step: a luna_step of one lane. The arrays lie in `Step` as they lie in the ABI.
-struct Step {
-  std::uint32_t lane = 0;
-  std::uint64_t number = 0;  ///< comes back in outputs and the end
-  std::uint32_t block_table_stride = 0;
-  std::vector<std::uint32_t> token_ids;      // [n_rows]
-  std::vector<std::uint32_t> positions;      // [n_rows]
-  std::vector<std::uint32_t> seq_first_row;  // [n_seqs + 1]
-  std::vector<std::uint32_t> block_tables;   // [n_seqs, block_table_stride]
-  std::vector<luna_kv_copy> kv_copies;
-  std::vector<std::uint32_t> out_rows;     // [n_out_rows]
-  std::vector<std::uint32_t> out_flags;    // [n_out_rows]
-  std::vector<luna_seq_prune> seq_prunes;  // [n_seqs], or empty
-};
-/// Replaces what is in `bytes`, whose memory is used again. Block tables are sent as far as any
-/// sequence of the step has positions.
-void encode_step(const luna_step& step,
-                 std::uint32_t lane,
-                 std::uint64_t number,
-                 std::uint32_t kv_block_tokens,
-                 Bytes& bytes);
-/// Into arrays that are used again. Checks that they fit each other.
-/// Errors  corrupt
-Result<void> parse_step(std::span<const std::byte> payload, Step& step);
-/// The longest payload of a step within these limits.
-std::uint64_t step_bytes_max(const model::ProgramOptions& program, std::uint32_t n_kv_blocks);
-
-/// output: one row of one kind. The row's bytes lie in the payload.
-struct OutputHead {
-  std::uint32_t lane = 0;
-  std::uint32_t row = 0;   ///< of the step's out rows
-  std::uint32_t kind = 0;  ///< LUNA_OUT_LOGITS or LUNA_OUT_CANDIDATES
-  std::uint32_t pad = 0;
-  std::uint64_t number = 0;
-};
-struct Output {
-  OutputHead head;
-  std::span<const std::byte> bytes;
-};
-/// Errors  corrupt
-Result<Output> parse_output(std::span<const std::byte> payload);
-
-/// done
-struct Done {
-  std::uint32_t lane = 0;
-  std::uint64_t number = 0;
-  luna_status status = LUNA_OK;
-  std::uint64_t busy_ns = 0;
-  std::uint64_t wait_ns = 0;
-  std::string message;
-};
-Bytes encode_done(const Done& done);
-/// Errors  corrupt
-Result<Done> parse_done(std::span<const std::byte> payload);
 
 }  // namespace luna::cluster

@@ -5,6 +5,7 @@
 
 #include <luna/plugin.hpp>
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -33,6 +34,8 @@ Result<std::unique_ptr<RemoteShard>> RemoteShard::plan(std::shared_ptr<Member> m
   LUNA_TRY(Answer answer, shard->member_->ask(FrameType::plan, shard->id_, plan));
   shard->memory_ = answer.memory;
   shard->address_ = std::move(answer.address);
+  shard->slice_message_bytes_ = answer.slice_message_bytes;
+  shard->slice_address_ = std::move(answer.slice_address);
   return shard;
 }
 
@@ -107,6 +110,25 @@ void RemoteShard::abort() {
   member_->link().send(FrameType::abort, id_);
 }
 
+Result<void> RemoteShard::open_slices(const model::SliceTerms& terms) {
+  LUNA_TRY(const Answer answer,
+           member_->ask(FrameType::slices_open, id_, encode_slice_terms(terms)));
+  return {};
+}
+
+void RemoteShard::abort_slices(std::uint32_t place) {
+  member_->link().send(FrameType::slices_abort, id_, encode_slice_place(place));
+}
+
+void RemoteShard::close_slices(std::uint32_t place) {
+  member_->link().send(FrameType::slices_close, id_, encode_slice_place(place));
+}
+
+void RemoteShard::on_lost(std::function<void()> told) {
+  const std::lock_guard lock(told_mutex_);
+  told_ = std::move(told);
+}
+
 // Only what the engine calls: everything else about this device happens in its own process.
 const luna_backend_if& RemoteShard::backend() {
   static const luna_backend_if table = [] {
@@ -152,6 +174,8 @@ luna_status RemoteShard::submit(const luna_step& step, luna_err* err) {
     lane->is_busy = true;
     number = lane->number = next_number_++;
     lane->n_out_rows = step.n_out_rows;
+    lane->n_slices = step.n_slices;
+    lane->slice_masses = step.slice_masses;
     lane->done = step.done;
     lane->done_context = step.done_context;
   }
@@ -187,6 +211,9 @@ Result<void> RemoteShard::take_done(const Done& done) {
     if (done.lane < lanes_.size()) lane = &lanes_[done.lane];
     if (lane == nullptr || !lane->is_busy || lane->number != done.number)
       return Error{Code::corrupt, "the end of a step that is not in flight"};
+    if (done.status >= 0 && done.slice_masses.size() != lane->n_slices)
+      return Error{Code::corrupt, "a step's attention to other slices than it has"};
+    add_masses(*lane, done);
   }
   luna_step_result result{};
   result.struct_size = sizeof(result);
@@ -196,6 +223,14 @@ Result<void> RemoteShard::take_done(const Done& done) {
   result.message = done.message.c_str();
   finish(*lane, result);
   return {};
+}
+
+/// Devices of the model add theirs at the same time.
+void RemoteShard::add_masses(const Lane& lane, const Done& done) {
+  if (done.status < 0 || lane.slice_masses == nullptr) return;
+  for (std::uint32_t i = 0; i < lane.n_slices; ++i)
+    std::atomic_ref(lane.slice_masses[i])
+        .fetch_add(done.slice_masses[i], std::memory_order_relaxed);
 }
 
 void RemoteShard::finish(Lane& lane, const luna_step_result& result) {
@@ -216,6 +251,7 @@ void RemoteShard::lose(const Error& why) {
   {
     const std::lock_guard lock(mutex_);
     lost_ = why;
+    is_lost_ = true;
     for (Lane& lane : lanes_)
       if (lane.is_busy) busy.push_back(&lane);
   }
@@ -225,6 +261,8 @@ void RemoteShard::lose(const Error& why) {
   result.message = why.message().c_str();
   for (Lane* lane : busy)
     finish(*lane, result);
+  const std::lock_guard lock(told_mutex_);
+  if (told_) told_();
 }
 
 }  // namespace luna::cluster

@@ -4,12 +4,15 @@
 
 #include "core/cluster/messages.hpp"
 #include "core/cluster/remote_kv.hpp"
+#include "core/cluster/step_messages.hpp"
 #include "core/model/device_shard.hpp"
 
 #include <luna/abi/backend.h>
 #include <luna/result.hpp>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,6 +41,13 @@ class RemoteShard final : public model::DeviceShard {
   [[nodiscard]] const model::Shard& shard() const override { return shard_; }
   [[nodiscard]] std::span<const model::StepOutputs> outputs() const override { return outputs_; }
   void abort() override;
+  [[nodiscard]] std::uint64_t slice_message_bytes() const override { return slice_message_bytes_; }
+  [[nodiscard]] const std::string& slice_address() const override { return slice_address_; }
+  Result<void> open_slices(const model::SliceTerms& terms) override;
+  void abort_slices(std::uint32_t place) override;
+  void close_slices(std::uint32_t place) override;
+  [[nodiscard]] bool is_lost() const override { return is_lost_.load(); }
+  void on_lost(std::function<void()> told) override;
 
   // ---- by the member, on its I/O thread
   [[nodiscard]] std::uint64_t id() const { return id_; }
@@ -54,6 +64,8 @@ class RemoteShard final : public model::DeviceShard {
     bool is_busy = false;
     std::uint64_t number = 0;
     std::uint32_t n_out_rows = 0;
+    std::uint32_t n_slices = 0;
+    std::uint64_t* slice_masses = nullptr;  // of the step: shared by the shards of the model
     void (*done)(void* context, const luna_step_result*) = nullptr;
     void* done_context = nullptr;
     Bytes frame;                                     // of the engine's thread; used again
@@ -67,6 +79,7 @@ class RemoteShard final : public model::DeviceShard {
   [[nodiscard]] std::string attention() const;
   Result<void> open_kv(const luna_kv_layout& layout);
   luna_status submit(const luna_step& step, luna_err* err);
+  static void add_masses(const Lane& lane, const Done& done);
   void finish(Lane& lane, const luna_step_result& result);
   [[nodiscard]] bool has_head() const { return order_.rank + 1 == order_.layers.size(); }
 
@@ -76,6 +89,8 @@ class RemoteShard final : public model::DeviceShard {
   const model::ShardOrder order_;
   model::ShardMemory memory_;
   std::string address_;
+  std::uint64_t slice_message_bytes_ = 0;
+  std::string slice_address_;
   model::Shard shard_;
   std::vector<model::StepOutputs> outputs_;  // by lane
   RemoteKv kv_;
@@ -84,6 +99,10 @@ class RemoteShard final : public model::DeviceShard {
   std::vector<Lane> lanes_;
   std::uint64_t next_number_ = 1;
   std::optional<Error> lost_;
+  std::atomic<bool> is_lost_{false};  // for who must not wait
+
+  std::mutex told_mutex_;  // held while `told_` is called
+  std::function<void()> told_;
 };
 
 }  // namespace luna::cluster

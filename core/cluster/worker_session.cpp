@@ -53,8 +53,13 @@ Result<void> WorkerSession::on_frame(const Frame& frame) {
     case FrameType::kv_export:
     case FrameType::kv_import:
       return copy_kv(frame);
+    case FrameType::slices_abort:
+      return abort_slices(frame);
     case FrameType::refuse:
       return Error{Code::unavailable, "refused: " + parse_refusal(frame.payload)};
+    case FrameType::slices_close:
+      LUNA_TRY(parse_slice_place(frame.payload));
+      return add_job(frame);
     case FrameType::welcome:
     case FrameType::dismiss:
     case FrameType::stay:
@@ -63,17 +68,21 @@ Result<void> WorkerSession::on_frame(const Frame& frame) {
     case FrameType::plan:
     case FrameType::pack:
     case FrameType::bind:
-    case FrameType::unload: {
-      const std::lock_guard lock(jobs_mutex_);
-      if (jobs_.size() >= kJobsMax) return Error{Code::exhausted, "too much is asked at once"};
-      jobs_.push_back({frame.type, frame.subject, {frame.payload.begin(), frame.payload.end()}});
-      wake_.notify_all();
-      return {};
-    }
+    case FrameType::slices_open:
+    case FrameType::unload:
+      return add_job(frame);
     default:
       return Error{Code::corrupt,
                    "a frame '" + std::string(name_of(frame.type)) + "' from a controller"};
   }
+}
+
+Result<void> WorkerSession::add_job(const Frame& frame) {
+  const std::lock_guard lock(jobs_mutex_);
+  if (jobs_.size() >= kJobsMax) return Error{Code::exhausted, "too much is asked at once"};
+  jobs_.push_back({frame.type, frame.subject, {frame.payload.begin(), frame.payload.end()}});
+  wake_.notify_all();
+  return {};
 }
 
 Result<void> WorkerSession::greet(const Frame& frame) {
@@ -109,6 +118,14 @@ Result<void> WorkerSession::copy_kv(const Frame& frame) {
   if (found == shards_.end()) return Error{Code::corrupt, "KV of a shard that is not loaded"};
   LUNA_TRY(KvTask task, found->second->begin_copy(frame));
   courier_.push(std::move(task));
+  return {};
+}
+
+Result<void> WorkerSession::abort_slices(const Frame& frame) {
+  LUNA_TRY(const std::uint32_t place, parse_slice_place(frame.payload));
+  const std::lock_guard lock(shards_mutex_);
+  const auto found = shards_.find(frame.subject);
+  if (found != shards_.end()) found->second->abort_slices(place);
   return {};
 }
 
@@ -196,6 +213,8 @@ void WorkerSession::do_job(const Job& job) {
       return relieve();
     case FrameType::unload:
       return unload(job.shard_id);
+    case FrameType::slices_close:
+      return close_slices(job);
     default:
       return answer(job);
   }
@@ -258,7 +277,7 @@ void WorkerSession::unload(std::uint64_t shard_id) {
     const std::lock_guard lock(shards_mutex_);
     const auto found = shards_.find(shard_id);
     if (found == shards_.end()) return;
-    found->second->abort();
+    found->second->abort_all();
     shard = std::move(found->second);
     shards_.erase(found);
   }
@@ -280,6 +299,8 @@ void WorkerSession::answer(const Job& job) {
     answer.result = Error{Code::not_found, "no such shard"};
   } else if (job.type == FrameType::pack) {
     answer.result = shard->pack();
+  } else if (job.type == FrameType::slices_open) {
+    answer.result = open_slices(job, *shard);
   } else if (const auto bind = parse_bind(job.payload); bind) {
     answer.result = shard->bind(*bind);
     if (answer.result) answer.kv = shard->kv_layout();
@@ -299,6 +320,17 @@ void WorkerSession::answer(const Job& job) {
   link_->send(FrameType::answer, job.shard_id, encode_answer(answer));
   if (job.type != FrameType::bind || !answer.result) return;
   if (const WorkerShard* shard = find(job.shard_id); shard != nullptr) begin_spares(*shard);
+}
+
+Result<void> WorkerSession::open_slices(const Job& job, WorkerShard& shard) {
+  LUNA_TRY(const model::SliceTerms terms, parse_slice_terms(job.payload));
+  return shard.open_slices(terms);
+}
+
+void WorkerSession::close_slices(const Job& job) {
+  const auto place = parse_slice_place(job.payload);  // read before
+  WorkerShard* const shard = find(job.shard_id);
+  if (place && shard != nullptr) shard->close_slices(*place);
 }
 
 Result<void> WorkerSession::survey(const Job& job, Answer& answer) {
@@ -334,6 +366,9 @@ Result<void> WorkerSession::plan(const Job& job, Answer& answer) {
   spares.packer.stop();
   spares.order = plan.order;
   spares.path = path;
+  if (plan.order.program.n_slice_peers > 0) {
+    LUNA_TRY(parts.slices, parts_.transports->open(plan.order.slice_transport));
+  }
   LUNA_TRY(auto local, model::LocalShard::plan(plan.order, std::move(parts)));
   const model::LayerRange& layers = plan.order.layers[plan.order.rank];
   logger("cluster")->info("shard planned id={} model={} layers={}..{} transport={}",
@@ -344,6 +379,8 @@ Result<void> WorkerSession::plan(const Job& job, Answer& answer) {
                           plan.order.transport);
   answer.memory = local->memory();
   answer.address = local->address();
+  answer.slice_message_bytes = local->slice_message_bytes();
+  answer.slice_address = local->slice_address();
   auto shard = std::make_unique<WorkerShard>(job.shard_id, std::move(local), plan.order, link_);
   const std::lock_guard lock(shards_mutex_);
   if (!shards_.emplace(job.shard_id, std::move(shard)).second)
@@ -423,7 +460,7 @@ void WorkerSession::drop_all() {
   }
   // All at once: each may wait for another one.
   for (const auto& [id, shard] : shards)
-    shard->abort();
+    shard->abort_all();
 }
 
 }  // namespace luna::cluster

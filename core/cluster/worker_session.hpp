@@ -59,9 +59,11 @@ class WorkerSession final : public LinkHandler {
     Bytes payload;
   };
 
+  Result<void> add_job(const Frame& frame);
   Result<void> greet(const Frame& frame);
   Result<void> run_step(const Frame& frame);
   Result<void> copy_kv(const Frame& frame);
+  Result<void> abort_slices(const Frame& frame);
   std::optional<Job> next_job(const std::function<bool()>& keep_going);
   void wish_to_leave();
   void report_memory();
@@ -71,6 +73,8 @@ class WorkerSession final : public LinkHandler {
   void be_kept(const Job& job);
   void relieve();
   void unload(std::uint64_t shard_id);
+  Result<void> open_slices(const Job& job, WorkerShard& shard);
+  void close_slices(const Job& job);
   void answer(const Job& job);
   Result<void> survey(const Job& job, Answer& answer);
   Result<void> plan(const Job& job, Answer& answer);

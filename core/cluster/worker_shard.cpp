@@ -58,9 +58,6 @@ Result<void> WorkerShard::check(const Step& step) const {
   const std::uint32_t vocab_size = shard_->config().vocab_size;
   if (std::ranges::any_of(step.token_ids, [&](std::uint32_t id) { return id >= vocab_size; }))
     return Error{Code::corrupt, "step: a token beyond the vocabulary"};
-  if (std::ranges::any_of(step.block_tables,
-                          [&](std::uint32_t block) { return block >= n_kv_blocks_; }))
-    return Error{Code::corrupt, "step: a KV block that the shard does not have"};
   for (const luna_kv_copy& copy : step.kv_copies)
     if (copy.from_block >= n_kv_blocks_ || copy.to_block >= n_kv_blocks_)
       return Error{Code::corrupt, "step: a KV block that the shard does not have"};
@@ -74,23 +71,51 @@ Result<void> WorkerShard::check(const Step& step) const {
         return Error{Code::corrupt, "step: a position without a place in the KV cache"};
     }
   }
+  return check_blocks(step);
+}
+
+/// Of a sequence with rows; check() has found them in its table.
+std::size_t WorkerShard::n_blocks_of(const Step& step, std::size_t seq) const {
+  const std::uint32_t n_pruned = step.seq_prunes.empty() ? 0 : step.seq_prunes[seq].n_pruned;
+  const std::uint32_t last = step.positions[step.seq_first_row[seq + 1] - 1];
+  return (last - n_pruned) / program_.kv_block_tokens + 1;
+}
+
+// Blocks of slices are another shard's, which checks them when it is asked.
+Result<void> WorkerShard::check_blocks(const Step& step) const {
+  const std::uint64_t per_partition = LUNA_PARTITION_TOKENS / program_.kv_block_tokens;
+  const std::size_t n_seqs = step.seq_first_row.size() - 1;
+  std::span<const StepSlice> slices = step.slices;  // from those of the sequence on
+  for (std::size_t seq = 0; seq < n_seqs; ++seq) {
+    const std::uint32_t row = step.seq_first_row[seq];
+    const std::uint32_t end_row = step.seq_first_row[seq + 1];
+    const std::uint64_t n_known = row < end_row ? step.positions[row] : 0;
+    const auto table = std::span(step.block_tables)
+                           .subspan(seq * step.block_table_stride, step.block_table_stride)
+                           .first(row < end_row ? n_blocks_of(step, seq) : 0);
+    std::uint64_t block = 0;
+    const auto are_own = [&](std::uint64_t end) {
+      for (; block < end; ++block)
+        if (table[block] >= n_kv_blocks_) return false;
+      return true;
+    };
+    bool is_right = true;
+    for (; is_right && !slices.empty() && slices[0].seq == seq; slices = slices.subspan(1)) {
+      const std::uint64_t end = std::uint64_t{slices[0].first_partition} + slices[0].n_partitions;
+      if (slices[0].peer > program_.n_slice_peers || end * LUNA_PARTITION_TOKENS > n_known ||
+          end * per_partition > table.size())
+        return Error{Code::corrupt, "step: a slice that no other copy could have"};
+      is_right = are_own(slices[0].first_partition * per_partition);
+      block = end * per_partition;
+    }
+    if (!is_right || !are_own(table.size()))
+      return Error{Code::corrupt, "step: a KV block that the shard does not have"};
+  }
   return {};
 }
 
-Result<void> WorkerShard::start(std::span<const std::byte> payload) {
-  if (!is_bound_.load(std::memory_order_acquire))
-    return Error{Code::corrupt, "step: the shard is not bound"};
-  LUNA_TRY(parse_step(payload, parsed_));
-  LUNA_TRY(check(parsed_));
-  Lane& lane = lanes_[parsed_.lane];
-  {
-    const std::lock_guard lock(mutex_);
-    if (lane.is_busy) return Error{Code::corrupt, "step: its lane is busy"};
-    lane.is_busy = true;
-    ++n_busy_;
-  }
-  n_steps_.fetch_add(1, std::memory_order_relaxed);
-  std::swap(lane.step, parsed_);
+/// The arrays that came, as the ABI has them.
+void WorkerShard::fill(Lane& lane) const {
   const model::Shard& shard = shard_->shard();
   luna_step& step = lane.abi;
   step = {};
@@ -112,8 +137,39 @@ Result<void> WorkerShard::start(std::span<const std::byte> payload) {
   step.n_binds = static_cast<std::uint32_t>(shard.binds[lane.idx].size());
   step.done = &WorkerShard::on_done;
   step.done_context = &lane;
+  const std::uint32_t per_partition = LUNA_PARTITION_TOKENS / program_.kv_block_tokens;
+  lane.slices.clear();
+  for (const StepSlice& slice : lane.step.slices)
+    lane.slices.push_back({slice.seq,
+                           slice.peer,
+                           slice.first_partition,
+                           slice.n_partitions,
+                           step.block_tables + std::size_t{slice.seq} * step.block_table_stride +
+                               std::size_t{slice.first_partition} * per_partition});
+  lane.slice_masses.assign(lane.slices.size(), 0);
+  step.n_slices = static_cast<std::uint32_t>(lane.slices.size());
+  step.slices = lane.slices.data();
+  step.slice_masses = lane.slices.empty() ? nullptr : lane.slice_masses.data();
+}
+
+Result<void> WorkerShard::start(std::span<const std::byte> payload) {
+  if (!is_bound_.load(std::memory_order_acquire))
+    return Error{Code::corrupt, "step: the shard is not bound"};
+  LUNA_TRY(parse_step(payload, parsed_));
+  LUNA_TRY(check(parsed_));
+  Lane& lane = lanes_[parsed_.lane];
+  {
+    const std::lock_guard lock(mutex_);
+    if (lane.is_busy) return Error{Code::corrupt, "step: its lane is busy"};
+    lane.is_busy = true;
+    ++n_busy_;
+  }
+  n_steps_.fetch_add(1, std::memory_order_relaxed);
+  std::swap(lane.step, parsed_);
+  fill(lane);
+  const model::Shard& shard = shard_->shard();
   luna_err err = make_err();
-  const luna_status status = shard.backend->submit(shard.executable, &step, &err);
+  const luna_status status = shard.backend->submit(shard.executable, &lane.abi, &err);
   if (status >= 0) return {};
   luna_step_result refused{};
   refused.struct_size = sizeof(refused);
@@ -241,6 +297,7 @@ void WorkerShard::finish(Lane& lane, const luna_step_result& result) {
   done.busy_ns = result.busy_ns;
   done.wait_ns = result.wait_ns;
   if (result.status < 0 && result.message != nullptr) done.message = result.message;
+  if (result.status >= 0) done.slice_masses = lane.slice_masses;
   const Bytes frame = encode_done(done);
   const std::lock_guard lock(mutex_);
   // Before the controller can use the lane again.

@@ -4,6 +4,7 @@
 #include "core/cluster/kv_messages.hpp"
 #include "core/cluster/link.hpp"
 #include "core/cluster/messages.hpp"
+#include "core/cluster/step_messages.hpp"
 #include "core/model/local_shard.hpp"
 
 #include <luna/abi/backend.h>
@@ -69,6 +70,16 @@ class WorkerShard {
   void abort() { shard_->abort(); }
   /// That were started, ever. [any]
   [[nodiscard]] std::uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
+  /// Likewise, and for other copies: it is about to be destroyed. [any]
+  void abort_all() { shard_->abort_all(); }
+
+  /// Attends for a shard of another copy from now on. [main]
+  /// Errors  those of model::DeviceShard::open_slices()
+  Result<void> open_slices(const model::SliceTerms& terms) { return shard_->open_slices(terms); }
+  /// Ends every wait for the copy at a place. [any]
+  void abort_slices(std::uint32_t place) { shard_->abort_slices(place); }
+  /// Forgets it. [main]
+  void close_slices(std::uint32_t place) { shard_->close_slices(place); }
 
  private:
   /// One step in flight; its arrays are used again.
@@ -77,10 +88,15 @@ class WorkerShard {
     std::uint32_t idx = 0;
     bool is_busy = false;  // under mutex_
     Step step;
+    std::vector<luna_slice> slices;           // of the step, with their blocks
+    std::vector<std::uint64_t> slice_masses;  // [n_slices]
     luna_step abi{};
   };
 
   [[nodiscard]] Result<void> check(const Step& step) const;
+  [[nodiscard]] Result<void> check_blocks(const Step& step) const;
+  [[nodiscard]] std::size_t n_blocks_of(const Step& step, std::size_t seq) const;
+  void fill(Lane& lane) const;
   [[nodiscard]] Result<void> check(FrameType type, const KvOrder& order) const;
   [[nodiscard]] std::uint64_t n_bytes(const KvOrder& order) const;
   static void on_done(void* context, const luna_step_result* result);

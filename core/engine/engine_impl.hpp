@@ -129,6 +129,10 @@ struct Engine::Impl {
   void take_results(Group& group, const StepLane& lane, Nanoseconds now);
   void take_masses(const StepLane& lane, const StepBatch::Entry& entry, Sequence& sequence);
   void fail_step(Group& group, const StepLane& lane, const StepRunner::Outcome& outcome);
+  [[nodiscard]] bool waited_for_guests(const Group& group,
+                                       const StepLane& lane,
+                                       const StepRunner::Outcome& outcome) const;
+  void close_lost_groups();
   void measure_step(Group& group, const StepLane& lane, Nanoseconds now);
   void record_step(Group& group, StepLane& lane, Nanoseconds sampled);
   void note_progress(Nanoseconds now);

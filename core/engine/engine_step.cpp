@@ -15,10 +15,6 @@ using telemetry::seconds;
 
 // A policy may err once; one that errs this often in a row will not recover.
 constexpr std::uint32_t kRefusalsMax = 8;
-// A step may fail once; a device whose steps fail this often in a row will not recover.
-constexpr std::uint32_t kGroupFailuresMax = 2;
-// More than it takes to lose a group, so that what was there when one was lost goes on in another.
-constexpr std::uint32_t kSequenceFailuresMax = 5;
 // The books are counted again at every step where asserts are on; where they are off, so seldom
 // that a pool of a million blocks (a millisecond to count) costs a step nothing that one could
 // measure.
@@ -428,51 +424,6 @@ void Engine::Impl::record_step(Group& group, StepLane& lane, Nanoseconds sampled
   parts.stats.steps.append(record);
   group.cost_fit.add(lane.batch.load(),
                      round_time(lane, group.lanes.n_max(), sampled - lane.started));
-}
-
-// What the step wrote cannot be told: its sequences wait again for a group that computes all of
-// them anew, or end where there is none to come. Where devices can no longer tell whose message is
-// whose, the other steps in flight end with it, and so does the group.
-void Engine::Impl::fail_step(Group& group,
-                             const StepLane& lane,
-                             const StepRunner::Outcome& outcome) {
-  if (!std::exchange(step_failure_told, true)) {
-    logger("engine")->error("step failed device={} step={} text=\"{}\"",
-                            outcome.device,
-                            lane.record.step,
-                            outcome.message);
-  }
-  // What was ended stays so: devices tell each other nothing any more.
-  const bool has_aborted = lane.runner.has_aborted();
-  if (has_aborted) group.lanes.spoil_others();
-  const bool is_new = !outcome.ok && !group.is_closing;
-  if (is_new) ++group.n_failures;
-  for (const StepBatch::Entry& entry : lane.batch.entries()) {
-    // A step of a group that is lost already says nothing more against its sequences.
-    if (is_new) ++sequences[entry.slot].n_failures;
-    after_failure(group, entry.slot);
-  }
-  if (has_aborted && !can_lose(group)) parts.stats.is_lost.store(true, std::memory_order_relaxed);
-  if (!is_new || !can_lose(group)) return;
-  if (!has_aborted && group.n_failures < kGroupFailuresMax) return;
-  logger("engine")->error("group lost group={} device={}", group.numbers.place, outcome.device);
-  group.failed_device = outcome.shard;
-  group.lanes.spoil_others();
-  close(group);
-}
-
-// One of its steps has failed: when those that are still in flight have ended, it waits again.
-void Engine::Impl::after_failure(Group& group, std::uint32_t slot) {
-  Sequence& sequence = sequences[slot];
-  sequence.is_ending = true;
-  sequence.is_lost = true;
-  if (sequence.in_step()) return;
-  // One that takes every group down with it is not passed on for ever.
-  if (can_lose(group) && sequence.n_failures < kSequenceFailuresMax) {
-    recompute(slot);
-  } else {
-    end_sequence(slot, kDeviceFailed);
-  }
 }
 
 void Engine::Impl::note_progress(Nanoseconds now) {

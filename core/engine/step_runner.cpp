@@ -123,6 +123,7 @@ StepRunner::Outcome StepRunner::collect() {
     const Slot& slot = cause != slots_.end() ? *cause : slots_[s];
     const auto idx = static_cast<std::size_t>(&slot - slots_.data());
     return {.ok = false,
+            .status = slot.status,
             .shard = static_cast<std::uint32_t>(idx),
             .device = model_.shards[idx].device_name,
             .message = slot.message.data()};

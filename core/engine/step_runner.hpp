@@ -44,6 +44,7 @@ class StepRunner {
 
   struct Outcome {
     bool ok = true;
+    luna_status status = LUNA_OK;
     std::uint32_t shard = 0;   ///< the first that failed, in order of devices
     std::string_view device;   ///< its name
     std::string_view message;  ///< its words; valid until the next submit

@@ -39,13 +39,6 @@ struct KvAccess {
   std::uint32_t first_layer = 0;  ///< of the model
 };
 
-/// How a shard serves sequences that lie on several devices.
-struct SliceAccess {
-  const luna_slices_if* table = nullptr;  ///< null: it cannot
-  std::uint32_t slot = 0;                 ///< of its program
-  std::uint64_t message_bytes = 0;
-};
-
 /// One device's part of a model. The handles belong to the Model that made this.
 struct Shard {
   std::string device_name;  ///< as in the TOML
@@ -54,9 +47,8 @@ struct Shard {
   const luna_backend_if* backend = nullptr;
   void* executable = nullptr;
   KvAccess kv;
-  /// By lane: KV, LOGITS, CANDIDATES, COMM. The outputs are the lane's own.
+  /// By lane: KV, LOGITS, CANDIDATES, COMM, SLICES. The outputs are the lane's own.
   std::vector<std::vector<luna_bind>> binds;
-  SliceAccess slices;
 };
 
 /// Where the outputs of a lane's steps lie, in host memory.
@@ -81,13 +73,20 @@ struct CompiledModel {
   std::uint32_t n_candidates = 0;          ///< candidates a row
   std::vector<StepOutputs> outputs;        ///< by lane
   /// Copies of the model whose devices hold slices of each other's sequences have the same set;
-  /// null: they hold none. SliceLinks makes it.
+  /// null: they hold none. SliceLinks makes it, before anything runs the copy.
   const void* slice_set = nullptr;
   std::uint32_t slice_place = 0;  ///< in the set: luna_slice.peer
   /// Ends every wait of one shard for another, for good: called when a shard failed while others
   /// run, so that no step hangs. Null: the shards never wait. [engine]
   void (*abort_comms)(void* context) = nullptr;
   void* abort_context = nullptr;
+  /// Whether a device is gone for good, so that every step fails. Null: none can go. [engine]
+  bool (*has_lost_device)(const void* context) = nullptr;
+  const void* device_context = nullptr;
+
+  [[nodiscard]] bool is_lost() const {
+    return has_lost_device != nullptr && has_lost_device(device_context);
+  }
 
   [[nodiscard]] std::uint32_t n_lanes() const { return static_cast<std::uint32_t>(outputs.size()); }
 };

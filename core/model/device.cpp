@@ -39,11 +39,13 @@ Result<std::unique_ptr<Device>> Device::open(const plugin::Instance<luna_backend
 std::unique_ptr<Device> Device::remote(const DeviceOptions& options,
                                        std::string backend_name,
                                        const luna_device_info& info,
+                                       bool can_slice,
                                        ShardPlanner& planner) {
   auto device = std::unique_ptr<Device>(new Device);
   device->options_ = options;
   device->backend_name_ = std::move(backend_name);
   device->planner_ = &planner;
+  device->can_slice_there_ = can_slice;
   device->info_ = info;
   device->memory_bytes_left_ = options.memory_bytes;
   return device;

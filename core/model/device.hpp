@@ -36,6 +36,7 @@ class Device {
   static std::unique_ptr<Device> remote(const DeviceOptions& options,
                                         std::string backend_name,
                                         const luna_device_info& info,
+                                        bool can_slice,
                                         ShardPlanner& planner);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -55,6 +56,12 @@ class Device {
   /// How KV blocks get out of it and into it; null: the backend cannot copy them.
   [[nodiscard]] const luna_kv_blocks_if* kv_blocks() const {
     return static_cast<const luna_kv_blocks_if*>(extension(LUNA_EXT_KV_BLOCKS));
+  }
+  /// Whether copies of a model on it and on devices that compute alike may hold slices of each
+  /// other's sequences.
+  [[nodiscard]] bool can_slice() const {
+    if (planner_ != nullptr) return can_slice_there_;
+    return extension(LUNA_EXT_SLICES) != nullptr && extension(LUNA_EXT_KV_BLOCKS) != nullptr;
   }
   /// What the backend said of the device before it was opened.
   [[nodiscard]] const luna_device_info& info() const { return info_; }
@@ -83,6 +90,7 @@ class Device {
   void* backend_self_ = nullptr;
   void* handle_ = nullptr;
   ShardPlanner* planner_ = nullptr;
+  bool can_slice_there_ = false;
   luna_device_info info_{};
   std::uint64_t memory_bytes_left_ = 0;  // held back or not
   std::uint64_t held_back_bytes_ = 0;

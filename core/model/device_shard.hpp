@@ -9,6 +9,7 @@
 #include <luna/result.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@ struct ShardOrder {
   bool is_tensor_split = false;    ///< then every rank has a part of all layers
   std::uint32_t rank = 0;          ///< whose shard this is
   std::string transport;           ///< plugin that carries hidden states; empty: one rank alone
+  std::string slice_transport;     ///< plugin between copies of the model; where they slice
 };
 
 /// How the ranks of a model reach each other.
@@ -39,6 +41,19 @@ struct LinkTerms {
   std::uint32_t n_messages_max = 1;     ///< steps in flight: each may have a message on its way
   /// [n_ranks] address blobs of their transports; empty: all are in this process.
   std::vector<std::string> addresses;
+};
+
+/// How a shard and the shard of the same layers in another copy of the model attend for each other.
+/// Each of the two gets terms of its own.
+struct SliceTerms {
+  std::uint32_t place = 0;  ///< of the other copy: luna_slice.peer
+  bool is_first = false;    ///< one of the two is: it tells their ends apart
+  std::string group;        ///< unlike that of any other pair anywhere
+  std::uint64_t message_bytes = 0;
+  std::uint32_t n_waiters_max = 0;  ///< as luna_comm_open has it
+  /// Address blobs of their transports; empty: both are in this process.
+  std::string own_address;
+  std::string other_address;
 };
 
 /// Planned, then packed, then bound; from then on it runs steps. Whatever it holds goes with it; no
@@ -68,6 +83,30 @@ class DeviceShard {
 
   /// Ends every wait for other ranks, now and later. [any]
   virtual void abort() = 0;
+
+  // ---- slices, where the order has n_slice_peers
+  /// Of the largest message between copies; 0: it holds no slices.
+  [[nodiscard]] virtual std::uint64_t slice_message_bytes() const { return 0; }
+  /// Where its end of such messages is reached.
+  [[nodiscard]] virtual const std::string& slice_address() const { return address(); }
+  /// Attends for a shard of another copy from now on, and may ask it. It is bound.
+  ///
+  /// Errors  invalid_argument: terms that it cannot have, or a place that is taken; those of the
+  ///         transport and the backend
+  virtual Result<void> open_slices(const SliceTerms& /*terms*/) {
+    return Error{Code::unsupported, "the shard holds no slices"};
+  }
+  /// Ends every wait for the copy at a place, now and later: it is gone. [any]
+  virtual void abort_slices(std::uint32_t /*place*/) {}
+  /// Forgets the copy at a place, whose place may be taken by another one. No step asks it.
+  virtual void close_slices(std::uint32_t /*place*/) {}
+
+  // ---- a device whose process may go
+  /// Whether it is gone for good: every step fails. [any]
+  [[nodiscard]] virtual bool is_lost() const { return false; }
+  /// Whoever is called when that happens, from any thread; empty: nobody, and no call is under way
+  /// when it returns.
+  virtual void on_lost(std::function<void()> /*told*/) {}
 };
 
 /// What is asked about a device of another process before layers are placed. A value.

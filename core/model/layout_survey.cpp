@@ -1,6 +1,6 @@
 #include "core/model/layout_survey.hpp"
 
-#include "core/model/slice_links.hpp"
+#include "core/model/slice_ends.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>

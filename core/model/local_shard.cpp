@@ -1,7 +1,6 @@
 #include "core/model/local_shard.hpp"
 
 #include "core/model/shard_file.hpp"
-#include "core/model/slice_links.hpp"
 #include "core/model/spare_weights.hpp"
 #include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
@@ -60,6 +59,7 @@ LocalShard::LocalShard(const ShardOrder& order, LocalShardParts parts)
 LocalShard::~LocalShard() {
   const luna_backend_if& backend = parts_.device->backend();
   void* device = parts_.device->handle();
+  slices_.reset();  // services run the executable
   if (executable_ != nullptr) backend.release(executable_);
   if (comm_ != nullptr) link_->close(comm_);
   for (const std::uint64_t buffer : buffers_)
@@ -159,10 +159,10 @@ Result<void> LocalShard::plan_memory() {
     LUNA_TRY(message_bytes, link_->bytes(link_terms(order_, config_)));
   }
   if (order_.program.n_slice_peers > 0) {
-    LUNA_TRY(const SlicePlan slices,
-             plan_slices(
-                 *parts_.device, parts_.collective, draft_->program, order_.program.n_slice_peers));
-    shard_.slices = slices.access;
+    LUNA_TRY(
+        const SlicePlan slices,
+        plan_slices(*parts_.device, parts_.slices, draft_->program, order_.program.n_slice_peers));
+    slices_ = std::make_unique<SliceEnds>(*parts_.slices, slices, order_.program.n_slice_peers + 1);
     message_bytes += slices.bytes;
   }
   LUNA_TRY(memory_, measure_shard(config_, *draft_, order_.program, message_bytes));
@@ -274,6 +274,9 @@ Result<void> LocalShard::bind(std::uint32_t n_kv_blocks, const LinkTerms& terms)
   }
   if (const auto slot = program.bound_slot(LUNA_SLOT_COMM))
     shared.push_back({.slot = *slot, .pad = 0, .buffer = 0, .comm = comm_});
+  if (slices_)
+    shared.push_back(
+        {.slot = slices_->plan().slot, .pad = 0, .buffer = 0, .comm = &slices_->peers()});
   outputs_.resize(order_.program.n_lanes);
   for (StepOutputs& outputs : outputs_)
     LUNA_TRY(bind_outputs(outputs, shard_.binds.emplace_back(shared)));
@@ -298,6 +301,37 @@ Result<void> LocalShard::bind_outputs(StepOutputs& outputs, std::vector<luna_bin
 void LocalShard::abort() {
   is_aborted_ = true;
   if (const luna_comm* const comm = comm_; comm != nullptr) link_->abort(comm);
+}
+
+void LocalShard::abort_all() {
+  abort();
+  if (slices_) slices_->abort_all();
+}
+
+std::uint64_t LocalShard::slice_message_bytes() const {
+  return slices_ ? slices_->plan().message_bytes : 0;
+}
+
+const std::string& LocalShard::slice_address() const {
+  return slices_ ? slices_->address() : address();
+}
+
+Result<void> LocalShard::open_slices(const SliceTerms& terms) {
+  if (!slices_ || outputs_.empty()) {
+    return Error{Code::invalid_argument,
+                 "device " + parts_.device->name() +
+                     ": slices of a shard that was not planned for them, or is not bound"};
+  }
+  const auto opened = slices_->open(terms, {executable_, shard_.kv.buffer});
+  return opened ? opened : opened.error().in("device " + parts_.device->name());
+}
+
+void LocalShard::abort_slices(std::uint32_t place) {
+  if (slices_) slices_->abort(place);
+}
+
+void LocalShard::close_slices(std::uint32_t place) {
+  if (slices_) slices_->close(place);
 }
 
 }  // namespace luna::model

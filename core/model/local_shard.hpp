@@ -3,6 +3,7 @@
 
 #include "core/model/device_link.hpp"
 #include "core/model/device_shard.hpp"
+#include "core/model/slice_ends.hpp"
 #include "core/model/weight_source.hpp"
 #include "core/model/weight_store.hpp"
 
@@ -35,6 +36,7 @@ struct LocalShardParts {
   std::shared_ptr<const ModelFile> file;  ///< shared by the shards that are not packed yet
   QuantInstances quants;
   std::optional<Collective> collective;  ///< needed where the order has several ranks
+  std::optional<Collective> slices;      ///< and where it has n_slice_peers
   std::uint32_t n_load_threads = 0;      ///< 0: one per usable hardware thread
   /// Weights that are packed already, and where this shard's go at its end; null: none. For models
   /// with an identity. What of it the shard does not want stays as far as spare_bytes_max() goes.
@@ -59,6 +61,13 @@ class LocalShard final : public DeviceShard {
   [[nodiscard]] const Shard& shard() const override { return shard_; }
   [[nodiscard]] std::span<const StepOutputs> outputs() const override { return outputs_; }
   void abort() override;
+  [[nodiscard]] std::uint64_t slice_message_bytes() const override;
+  [[nodiscard]] const std::string& slice_address() const override;
+  Result<void> open_slices(const SliceTerms& terms) override;
+  void abort_slices(std::uint32_t place) override;
+  void close_slices(std::uint32_t place) override;
+  /// Ends every wait for other ranks and copies: its process forgets it. [any]
+  void abort_all();
 
   /// The device's models are about to take so much more: of what no shard uses, the rest goes.
   void limit_spares(std::uint64_t n_bytes_coming);
@@ -91,7 +100,8 @@ class LocalShard final : public DeviceShard {
   ModelConfig config_;
   std::unique_ptr<WeightSource> source_;  // until it is packed
   std::optional<ShardDraft> draft_;
-  std::optional<DeviceLink> link_;  // where there are several ranks
+  std::optional<DeviceLink> link_;     // where there are several ranks
+  std::unique_ptr<SliceEnds> slices_;  // where there are other copies
   ShardMemory memory_;
 
   std::vector<std::uint64_t> weights_;  // handles; what follows is empty until it is there

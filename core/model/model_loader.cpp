@@ -310,6 +310,11 @@ class ModelLoader {
     order_.vocab_size = config_.vocab_size;
     order_.layers = model_->layers_;
     if (devices_.size() > 1) order_.transport = resources_.collective->transport;
+    if (program_.n_slice_peers > 0) {
+      slices_ = resources_.slices ? resources_.slices : resources_.collective;
+      if (!slices_) return Error{Code::invalid_argument, "slices need a transport between copies"};
+      order_.slice_transport = slices_->transport;
+    }
     if (has_remote() && order_.identity.empty()) {
       LUNA_TRY(order_.identity, model_identity(options_.path));
     }
@@ -324,11 +329,9 @@ class ModelLoader {
         LUNA_TRY(shard, device->planner()->plan(own));
         return {};
       }
-      LUNA_TRY(
-          shard,
-          LocalShard::plan(
-              own,
-              {device, shared, resources_.quants, resources_.collective, options_.n_load_threads}));
+      LocalShardParts parts{device, shared, resources_.quants, resources_.collective, slices_};
+      parts.n_load_threads = options_.n_load_threads;
+      LUNA_TRY(shard, LocalShard::plan(own, std::move(parts)));
       return {};
     });
   }
@@ -422,6 +425,10 @@ class ModelLoader {
       compiled.abort_comms = [](void* model) { static_cast<Model*>(model)->abort_steps(); };
       compiled.abort_context = model_.get();
     }
+    compiled.has_lost_device = [](const void* model) {
+      return static_cast<const Model*>(model)->is_lost();
+    };
+    compiled.device_context = model_.get();
     if (options_.progress) options_.progress(1.0);
   }
 
@@ -435,6 +442,7 @@ class ModelLoader {
   bool is_by_answers_ = false;
   std::chrono::steady_clock::time_point phase_began_ = std::chrono::steady_clock::now();
   std::string phases_;
+  std::optional<Collective> slices_;
 };
 
 namespace {
@@ -485,6 +493,18 @@ Model::~Model() {
     holding.shard.reset();
     if (holding.device != nullptr) holding.device->give_memory_back(holding.memory_bytes);
   }
+}
+
+std::vector<DeviceShard*> Model::shards() const {
+  std::vector<DeviceShard*> shards;
+  for (const Holding& holding : holdings_)
+    shards.push_back(holding.shard.get());
+  return shards;
+}
+
+bool Model::is_lost() const {
+  return std::ranges::any_of(holdings_,
+                             [](const Holding& holding) { return holding.shard->is_lost(); });
 }
 
 void Model::abort_steps() {

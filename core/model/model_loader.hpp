@@ -50,6 +50,8 @@ struct ModelResources {
   /// layers: these stand where it lies.
   std::span<Device* const> devices;
   std::optional<Collective> collective;  // needed for two devices or more
+  /// With n_slice_peers: between devices of copies. None: `collective`.
+  std::optional<Collective> slices = std::nullopt;
 };
 
 /// Owns a loaded model: weights, programs, KV and outputs on its devices. App owns it; it outlives
@@ -84,6 +86,10 @@ class Model {
   [[nodiscard]] const CompiledModel& compiled() const { return compiled_; }
   /// For SliceLinks, before anything runs it.
   [[nodiscard]] CompiledModel& linkable() { return compiled_; }
+  /// In the order of compiled().shards.
+  [[nodiscard]] std::vector<DeviceShard*> shards() const;
+  /// Whether a device is gone for good, with its process. [any]
+  [[nodiscard]] bool is_lost() const;
   [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
   /// The layers of each shard, in the order of compiled().shards; of a tensor split all in each.
   [[nodiscard]] std::span<const LayerRange> layers() const { return layers_; }

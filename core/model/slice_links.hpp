@@ -1,69 +1,61 @@
 // What lets copies of a model hold slices of each other's sequences.
 #pragma once
 
-#include "core/model/compiled_model.hpp"
-#include "core/model/device.hpp"
-#include "core/model/device_link.hpp"
+#include "core/model/device_shard.hpp"
+#include "core/model/model_loader.hpp"
 
 #include <luna/result.hpp>
 
 #include <cstdint>
-#include <deque>
-#include <memory>
-#include <optional>
-#include <span>
+#include <mutex>
+#include <string>
 #include <vector>
 
 namespace luna::model {
 
-/// What a shard takes to be a guest of every peer, and their owner.
-struct SlicePlan {
-  SliceAccess access;
-  std::uint64_t bytes = 0;  ///< of its device: messages and services
-};
-
-/// program  of the shard, allowed to slice
-/// n_peers  other copies
-/// Errors   unsupported: a backend or a transport that cannot, a shard without whole layers; theirs
-Result<SlicePlan> plan_slices(const Device& device,
-                              const std::optional<Collective>& collective,
-                              const Program& program,
-                              std::uint32_t n_peers);
-
-/// From each shard of each copy a communicator to the shard of the same layers in every other copy,
-/// and there a service that answers. Shards of unequal layers, KV or backends are not paired, nor
-/// are those of other processes. Owned by whoever owns the copies, which outlive it as the
-/// transport does; an engine that runs them has ended before. [start-up]
+/// Pairs each shard of each copy with the shard of the same layers in every other copy, wherever
+/// their devices are: each attends for the other. Shards of unequal layers, KV or arithmetic are
+/// not paired. Copies come and go while the others run. Owned by whoever owns the copies, which
+/// outlive it as the transport does. [start-up], or a thread that no engine waits for.
 class SliceLinks {
  public:
-  /// copies  loaded with n_slice_peers; they are told: slice_set, slice_place, what is bound
-  static Result<std::unique_ptr<SliceLinks>> open(const Collective& collective,
-                                                  std::span<CompiledModel* const> copies);
+  /// n_places  copies at a time, at most LUNA_SLICE_PEERS_MAX: as many as the copies were loaded
+  /// for
+  explicit SliceLinks(std::uint32_t n_places) : n_places_(n_places) {}
+  /// No copy is run any more.
   ~SliceLinks();
   SliceLinks(const SliceLinks&) = delete;
   SliceLinks& operator=(const SliceLinks&) = delete;
 
+  /// Whether another copy may be added.
+  [[nodiscard]] bool has_room() const { return copies_.size() < n_places_; }
+  /// The copy, which nothing runs yet, is told: slice_set, slice_place.
+  ///
+  /// Errors  exhausted: there are as many copies as there may be; those of opening. It is not
+  ///         linked then.
+  Result<void> add(Model& copy);
+  /// No sequence lies on it any more. One that was never added stays as it is.
+  void remove(const Model& copy);
+
  private:
-  /// A guest's end and its service, or an owner's end.
-  struct End {
-    const luna_comm* comm = nullptr;
-    const luna_slices_if* calls = nullptr;
-    void* service = nullptr;
-  };
-  /// Where the slices of one shard's sequences may lie, by place of the copy.
-  struct Peers {
-    std::vector<const luna_comm*> comms;
-    luna_slice_peers abi{};
+  struct Copy {
+    const Model* model = nullptr;
+    std::uint32_t place = 0;
+    std::vector<DeviceShard*> shards;
   };
 
-  explicit SliceLinks(const Collective& collective) : collective_(collective) {}
-  Result<void> link(std::span<CompiledModel* const> copies, std::size_t owner, std::size_t shard);
-  Result<const luna_comm*> open_pair(const std::string& group, const Shard& guest);
+  [[nodiscard]] bool is_free(std::uint32_t place) const;
+  Result<void> link(const Copy& copy, const Copy& other) const;
+  Result<void> open_pair(DeviceShard& first,
+                         DeviceShard& second,
+                         const Copy& copy,
+                         const Copy& other) const;
+  static void unlink(const Copy& copy, const Copy& other);
+  void lose(std::uint32_t place);
 
-  const Collective collective_;
-  std::uint32_t n_waiters_ = 0;  // an owner and a service for each pair of copies
-  std::deque<Peers> peers_;      // they do not move: what is bound points to them
-  std::vector<End> ends_;
+  const std::uint32_t n_places_;
+  std::mutex mutex_;          // guards what follows against lose(); never held while one answers
+  std::vector<Copy> copies_;  // changed by add() and remove() alone
 };
 
 }  // namespace luna::model

@@ -4,6 +4,7 @@
 #include "core/cluster/greeting.hpp"
 #include "core/cluster/kv_messages.hpp"
 #include "core/cluster/messages.hpp"
+#include "core/cluster/step_messages.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -34,15 +35,27 @@ void parse_payload(const Frame& frame) {
       return;
     case FrameType::step: {
       Step step;
-      if (parse_step(frame.payload, step) && step.seq_first_row.back() != step.positions.size())
-        std::abort();
+      if (!parse_step(frame.payload, step)) return;
+      if (step.seq_first_row.back() != step.positions.size()) std::abort();
+      for (const StepSlice& slice : step.slices)
+        if (slice.seq + 1 >= step.seq_first_row.size()) std::abort();
       return;
     }
     case FrameType::output:
       (void)parse_output(frame.payload);
       return;
     case FrameType::done:
-      (void)parse_done(frame.payload);
+      if (const auto done = parse_done(frame.payload); done && !parse_done(encode_done(*done)))
+        std::abort();
+      return;
+    case FrameType::slices_open:
+      if (const auto terms = parse_slice_terms(frame.payload);
+          terms && !parse_slice_terms(encode_slice_terms(*terms)))
+        std::abort();
+      return;
+    case FrameType::slices_abort:
+    case FrameType::slices_close:
+      (void)parse_slice_place(frame.payload);
       return;
     case FrameType::kv_export:
     case FrameType::kv_import:

@@ -33,6 +33,7 @@ def cluster_config_text(
     cluster: str = "",
     model_keys: str = "",
     transport: str = "auto",
+    policy: str = "static",
 ) -> str:
     token = f'token_file = "{token_file}"' if token_file else ""
     return f"""[server]
@@ -57,7 +58,7 @@ role = "generate"
 model = "{MODEL_NAME}"
 
 [scheduler]
-policy = "static"
+policy = "{policy}"
 
 [transport]
 data = "{transport}"

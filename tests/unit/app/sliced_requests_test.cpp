@@ -61,16 +61,16 @@ class SlicedServer {
   SlicedServer(const std::filesystem::path& file, const ServerShape& shape)
       : tokenizer_(shape.has_vocabulary ? tokenizer_of(file) : test::tiny_tokenizer()),
         transport_(test::shipped_transport(shape.transport)),
-        scheduler_(policy_of(shape)) {
+        scheduler_(policy_of(shape)),
+        links_(shape.n_groups) {
     for (std::uint32_t g = 0; g < shape.n_groups; ++g)
       models_.push_back(load(file, shape));
-    std::vector<model::CompiledModel*> copies;
-    for (const auto& model : models_)
-      copies.push_back(&model->linkable());
-    if (copies.size() > 1) {
-      auto links = model::SliceLinks::open(collective(), copies);
-      EXPECT_TRUE(links) << links.error().message();
-      links_ = std::move(links).value();
+    std::vector<const model::CompiledModel*> copies;
+    for (const auto& model : models_) {
+      copies.push_back(&model->compiled());
+      if (shape.n_groups < 2) continue;
+      const auto linked = links_.add(*model);
+      EXPECT_TRUE(linked) << linked.error().message();
     }
     engine::EngineOptions options;
     options.output_check.percent = shape.checked_percent;
@@ -172,7 +172,7 @@ class SlicedServer {
   plugin::Instance<luna_scheduler_if> scheduler_;
   std::vector<std::unique_ptr<model::Device>> devices_;
   std::vector<std::unique_ptr<model::Model>> models_;  // one a group
-  std::unique_ptr<model::SliceLinks> links_;
+  model::SliceLinks links_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

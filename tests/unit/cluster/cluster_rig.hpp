@@ -49,9 +49,10 @@ struct ProcessParts {
     backends.push_back(*catalog->create<luna_backend_if>(backend, {}));
     transports.emplace(*catalog, transport_settings);
   }
-  model::Device* add_device(const std::string& name) {
+  model::Device* add_device(const std::string& name,
+                            std::uint64_t memory_bytes = std::uint64_t{16} << 20U) {
     auto device = model::Device::open(backends.front(),
-                                      {.name = name, .memory_bytes = 16 << 20, .n_threads = 1});
+                                      {.name = name, .memory_bytes = memory_bytes, .n_threads = 1});
     EXPECT_TRUE(device) << device.error().message();
     devices.push_back(std::move(*device));
     return devices.back().get();
@@ -77,6 +78,7 @@ struct TestWorkerOptions {
   std::string version = "1";
   std::chrono::milliseconds drain_timeout{0};
   std::filesystem::path speed_cache;
+  std::uint64_t memory_bytes = std::uint64_t{16} << 20U;
 };
 
 /// What a worker with one device says of itself.
@@ -94,6 +96,7 @@ inline Join join_of(ProcessParts& parts, model::Device& device, const TestWorker
   offer.backend = device.backend_name();
   offer.info = device.info();
   offer.memory_bytes = device.memory_bytes();
+  offer.can_slice = device.can_slice();
   auto fingerprints = take_fingerprints(device);
   EXPECT_TRUE(fingerprints) << fingerprints.error().message();
   offer.fingerprints = *fingerprints;
@@ -105,7 +108,7 @@ class TestWorker {
  public:
   using Options = TestWorkerOptions;
   explicit TestWorker(const Options& options) : parts_(options.backend) {
-    model::Device* device = parts_.add_device(options.name + "/0");
+    model::Device* device = parts_.add_device(options.name + "/0", options.memory_bytes);
     WorkerOptions worker;
     worker.host = "127.0.0.1";
     worker.port = options.port;

@@ -1,13 +1,16 @@
 // Every message is read back as it was written; cut or changed it is refused or harmless.
 #include "core/cluster/messages.hpp"
 
+#include "core/cluster/step_messages.hpp"
 #include "support/test_seed.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 
 namespace luna::cluster {
@@ -29,6 +32,7 @@ Join some_join() {
   device.info.numerics = 14;
   device.memory_bytes = 1 << 30;
   device.n_threads = 2;
+  device.can_slice = true;
   device.fingerprints = {{LUNA_NUMERICS_I12, LUNA_DTYPE_BF16, 0x1234}};
   return join;
 }
@@ -40,6 +44,8 @@ Plan some_plan() {
   plan.order.source = "./model.gguf";
   plan.order.identity = std::string(64, 'a');
   plan.order.transport = "shm";
+  plan.order.slice_transport = "tcp";
+  plan.order.program.n_slice_peers = 3;
   plan.order.program.n_lanes = 2;
   plan.order.program.limits = {512, 64, 96, 8192};
   plan.order.vocab_size = 49152;
@@ -105,6 +111,7 @@ TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
   ASSERT_TRUE(joined) << joined.error().message();
   EXPECT_EQ(encode_join(*joined), encode_join(join));
   EXPECT_EQ(joined->devices[0].fingerprints, join.devices[0].fingerprints);
+  EXPECT_TRUE(joined->devices[0].can_slice);
   EXPECT_STREQ(joined->devices[0].info.detail, "avx512-vnni, 2 threads");
 
   const Plan plan = some_plan();
@@ -112,6 +119,8 @@ TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
   ASSERT_TRUE(planned) << planned.error().message();
   EXPECT_EQ(encode_plan(*planned), encode_plan(plan));
   EXPECT_EQ(planned->order.layers, plan.order.layers);
+  EXPECT_EQ(planned->order.program.n_slice_peers, 3U);
+  EXPECT_EQ(planned->order.slice_transport, "tcp");
 
   Bind bind;
   bind.n_kv_blocks = 77;
@@ -140,10 +149,98 @@ TEST(ClusterMessages, AreReadBackAsTheyWereWritten) {
   EXPECT_EQ(encode_survey(*surveyed), encode_survey(survey));
   EXPECT_TRUE(surveyed->order.is_timed);
 
-  const Done done{1, 99, LUNA_CANCELLED, 5, 6, "ended"};
+  const Done done{1, 99, LUNA_CANCELLED, 5, 6, "ended", {7, ~std::uint64_t{0}}};
   const auto ended = parse_done(encode_done(done));
   ASSERT_TRUE(ended) << ended.error().message();
   EXPECT_EQ(encode_done(*ended), encode_done(done));
+  EXPECT_EQ(ended->slice_masses, done.slice_masses);
+}
+
+model::SliceTerms some_terms() {
+  model::SliceTerms terms;
+  terms.place = 2;
+  terms.is_first = true;
+  terms.group = "slices/7";
+  terms.message_bytes = 4096;
+  terms.n_waiters_max = 18;
+  terms.own_address = "here";
+  terms.other_address = std::string("\0there", 6);
+  return terms;
+}
+
+TEST(ClusterMessages, TermsOfSlicesAreReadBackAsTheyWereWritten) {
+  const model::SliceTerms terms = some_terms();
+  const auto read = parse_slice_terms(encode_slice_terms(terms));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(encode_slice_terms(*read), encode_slice_terms(terms));
+  EXPECT_EQ(read->other_address, terms.other_address);
+  model::SliceTerms unnamed = terms;
+  unnamed.group.clear();
+  EXPECT_FALSE(parse_slice_terms(encode_slice_terms(unnamed)));
+  EXPECT_EQ(*parse_slice_place(encode_slice_place(63)), 63U);
+  EXPECT_FALSE(parse_slice_place(encode_slice_place(64)));
+  Plan crowded = some_plan();
+  crowded.order.program.n_slice_peers = 64;
+  EXPECT_FALSE(parse_plan(encode_plan(crowded)));
+}
+
+/// A step of two long sequences with slices, in blocks of 256 tokens.
+struct SlicedStep : SomeStep {
+  std::vector<std::uint32_t> long_tables = {9, 4, 5, 6, 7, 1, 2, 3};
+  std::vector<luna_slice> slices = {
+      {0, 2, 0, 1, &long_tables[0]}, {0, 1, 1, 1, &long_tables[1]}, {1, 2, 0, 3, &long_tables[4]}};
+  std::array<std::uint64_t, 3> masses{};
+
+  SlicedStep() {
+    positions = {600, 601, 602, 800};
+    abi.block_tables = long_tables.data();
+    abi.slices = slices.data();
+    abi.n_slices = 3;
+    abi.slice_masses = masses.data();
+  }
+};
+
+TEST(ClusterMessages, ASlicedStepNamesWhereItsPartitionsLie) {
+  SlicedStep some;
+  Bytes bytes;
+  encode_step(some.abi, 0, 1, 256, bytes);
+  Step step;
+  const auto parsed = parse_step(bytes, step);
+  ASSERT_TRUE(parsed) << parsed.error().message();
+  EXPECT_EQ(step.slices, (std::vector<StepSlice>{{0, 2, 0, 1}, {0, 1, 1, 1}, {1, 2, 0, 3}}));
+  EXPECT_EQ(step.block_tables, some.long_tables);
+  model::ProgramOptions program;
+  program.kv_block_tokens = 256;
+  program.limits = {4, 2, 2, 1024};
+  program.n_slice_peers = 2;
+  EXPECT_LE(bytes.size(), step_bytes_max(program, 1));
+  // The same step without slices has to fit what a shard holds.
+  program.n_slice_peers = 0;
+  EXPECT_LT(step_bytes_max(program, 1), bytes.size());
+}
+
+TEST(ClusterMessages, SlicesThatOverlapOrBelongToNobodyAreRefused) {
+  const std::vector<std::function<void(SlicedStep&)>> wrongs = {
+      [](SlicedStep& step) { std::swap(step.slices[1], step.slices[2]); },
+      [](SlicedStep& step) { step.slices[1] = step.slices[0]; },
+      [](SlicedStep& step) { step.slices[2].n_partitions = 0; },
+      [](SlicedStep& step) { step.slices[2].n_partitions = ~0U; },
+  };
+  for (const auto& spoil : wrongs) {
+    SlicedStep some;
+    spoil(some);
+    Bytes bytes;
+    encode_step(some.abi, 0, 1, 256, bytes);
+    Step step;
+    EXPECT_FALSE(parse_step(bytes, step));
+  }
+  SlicedStep some;
+  Bytes bytes;
+  encode_step(some.abi, 0, 1, 256, bytes);
+  const StepSlice nobodys{2, 1, 0, 1};
+  std::memcpy(bytes.data() + bytes.size() - sizeof(nobodys), &nobodys, sizeof(nobodys));
+  Step step;
+  EXPECT_FALSE(parse_step(bytes, step));
 }
 
 TEST(ClusterMessages, WhatADeviceSaysOfItselfComesBackAndIsNotTrusted) {
@@ -261,7 +358,13 @@ TEST(ClusterMessages, EveryTruncationIsRefused) {
   Answer timed;
   timed.device = some_device();
   check(encode_answer(timed), [](auto bytes) { return parse_answer(bytes).has_value(); });
+  check(encode_slice_terms(some_terms()),
+        [](auto bytes) { return parse_slice_terms(bytes).has_value(); });
+  check(encode_slice_place(1), [](auto bytes) { return parse_slice_place(bytes).has_value(); });
   check(encode_farewell({}), [](auto bytes) { return parse_farewell(bytes).has_value(); });
+  check(step, [&](auto bytes) { return parse_step(bytes, into).has_value(); });
+  SlicedStep sliced;
+  encode_step(sliced.abi, 1, 42, 256, step);
   check(step, [&](auto bytes) { return parse_step(bytes, into).has_value(); });
 }
 
