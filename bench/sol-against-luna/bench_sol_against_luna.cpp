@@ -8,9 +8,11 @@
 #include "prediction_table.hpp"
 #include "tests/support/program_options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -83,6 +85,40 @@ Result<void> read_loads(const std::string& text, CampaignOptions& options) {
   return {};
 }
 
+/// "sol=4.1,luna=5.2": requests a second by side.
+Result<std::map<Side, double>> read_rates(const std::string& text) {
+  constexpr double kMin = 0.01, kMax = 1e6;
+  std::map<Side, double> rates;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t at = part.find('=');
+    const auto* const name = std::find(kSideNames.begin(), kSideNames.end(), part.substr(0, at));
+    if (at == std::string::npos || name == kSideNames.end())
+      return Error{Code::invalid_argument,
+                   "--rates " + part + ": must be sol=RATE, luna=RATE or tensor=RATE"};
+    LUNA_TRY(rates[static_cast<Side>(name - kSideNames.begin())],
+             number("--rates", part.substr(at + 1), kMin, kMax));
+  }
+  return rates;
+}
+
+Result<void> read_measure(const ProgramOptions& given, MeasureOptions& measure) {
+  LUNA_TRY(measure.limit_factors, numbers("--limit-factor", given.text("--limit-factor"), 1, 1000));
+  LUNA_TRY(measure.n_requests, given.number("--requests"));
+  LUNA_TRY(measure.n_search_requests, given.number("--search-requests"));
+  LUNA_TRY(const double n_rounds, number("--rounds", given.text("--rounds"), 0, 99));
+  measure.n_rounds = static_cast<std::size_t>(n_rounds);
+  if (!given.text("--round-seconds").empty()) {
+    LUNA_TRY(measure.round_s_max,
+             number("--round-seconds", given.text("--round-seconds"), 1, 86400));
+  }
+  LUNA_TRY(measure.slice_s, number("--slice", given.text("--slice"), 1, 86400));
+  LUNA_TRY(measure.seed, given.number("--seed"));
+  LUNA_TRY(measure.given_rates, read_rates(given.text("--rates")));
+  if (!measure.given_rates.empty() && (n_rounds == 0 || measure.limit_factors.size() > 1))
+    return Error{Code::invalid_argument, "--rates: needs rounds, and one limit to hold them to"};
+  return {};
+}
+
 Result<DeploymentPlan> read_plan(const ProgramOptions& given) {
   DeploymentPlan plan;
   LUNA_TRY(plan.base, config::read_settings(given.text("--config")));
@@ -116,6 +152,8 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
                             {"--limit-factor", "10"},
                             {"--requests", "1000"},
                             {"--rounds", "3"},
+                            {"--round-seconds", ""},
+                            {"--rates", ""},
                             {"--search-requests", "200"},
                             {"--slice", "60"},
                             {"--seconds", ""},
@@ -136,14 +174,7 @@ Result<CampaignOptions> read_options(std::span<char*> arguments) {
   LUNA_TRY(const auto devices, numbers("--devices", given.text("--devices"), 2, 8));
   options.n_devices.assign(devices.begin(), devices.end());
   LUNA_TRY(options.weight_shares, read_shares(given.text("--shares")));
-  MeasureOptions& measure = options.measure;
-  LUNA_TRY(measure.limit_factors, numbers("--limit-factor", given.text("--limit-factor"), 1, 1000));
-  LUNA_TRY(measure.n_requests, given.number("--requests"));
-  LUNA_TRY(measure.n_search_requests, given.number("--search-requests"));
-  LUNA_TRY(const double n_rounds, number("--rounds", given.text("--rounds"), 0, 99));
-  measure.n_rounds = static_cast<std::size_t>(n_rounds);
-  LUNA_TRY(measure.slice_s, number("--slice", given.text("--slice"), 1, 86400));
-  LUNA_TRY(measure.seed, given.number("--seed"));
+  LUNA_TRY(read_measure(given, options.measure));
   if (!given.text("--seconds").empty()) {
     LUNA_TRY(const std::uint32_t seconds, given.number("--seconds"));
     options.time_max = std::chrono::seconds(seconds);

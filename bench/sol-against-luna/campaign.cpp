@@ -71,7 +71,7 @@ class Campaign {
     return write_rows();
   }
 
-  Result<void> add_point(const LoadPoint::Place& place, const DeploymentPlan& plan) {
+  Result<void> add_point(const PointPlace& place, const DeploymentPlan& plan) {
     LoadPoint point(place, plan, {options_.measure, journal_, time_});
     LUNA_TRY(const std::vector<PointResult> results, point.measure());
     for (const PointResult& result : results) {
@@ -83,7 +83,7 @@ class Campaign {
     }
     LUNA_TRY(write_rows());
     if (options_.plot_folder.empty()) return {};
-    LUNA_TRY(plot_point(point, results));
+    LUNA_TRY(plot_point(point.runs(), results));
     return plot_ratios();
   }
 
@@ -93,17 +93,18 @@ class Campaign {
     return write_file(options_.json_file, json::serialize(root) + '\n');
   }
 
-  Result<void> plot_point(const LoadPoint& point, const std::vector<PointResult>& results) {
+  Result<void> plot_point(const PointRuns& runs, const std::vector<PointResult>& results) {
     const PointResult& first = results.front();
     Picture picture;
-    picture.title = point.key();
+    picture.title = runs.key();
     picture.x_name = "requests a second, offered";
     picture.y_name = "P95 of the whole request, ms";
-    for (const auto& [name, side, result] :
-         {std::tuple{"Sol", Side::sol, &first.sol}, {"Luna", Side::luna, &first.luna}}) {
-      if (!*result) continue;
-      const std::string runs = point.run_key(side, (*result)->routing);
-      picture.curves.push_back(p95_curve(journal_, runs, name));
+    constexpr std::array<const char*, kSides> kNames = {"Sol", "Luna", "Luna, tensor split"};
+    for (std::size_t s = 0; s < kSides; ++s) {
+      const std::optional<SideResult>& side = *first.sides()[s];
+      if (!side) continue;
+      const std::string of_side = runs.run_key(static_cast<Side>(s), side->routing);
+      picture.curves.push_back(p95_curve(journal_, of_side, kNames[s]));
     }
     for (const PointResult& result : results) {
       picture.levels.emplace_back(result.p95_limit_ms(),

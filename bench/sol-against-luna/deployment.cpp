@@ -54,8 +54,11 @@ Result<std::unique_ptr<app::App>> start_app(Side side,
                                             const DeploymentPlan& plan,
                                             std::uint32_t first,
                                             std::uint32_t n) {
-  config::Settings settings =
-      side == Side::luna ? luna_settings(plan) : settings_of(plan, first, n);
+  config::Settings settings = side == Side::sol ? settings_of(plan, first, n) : luna_settings(plan);
+  if (side == Side::tensor) {
+    settings.models.front().layout = config::Layout::tensor;
+    settings.models.front().layers.reset();
+  }
   app::App::Options options;
   options.plugin_folders = {plan.plugin_folder};
   options.version = "bench";

@@ -1,4 +1,5 @@
-// One side of the comparison: Sol's independent copies, or Luna's one model over all devices.
+// One side of the comparison: Sol's independent copies, or Luna's one model over all devices, in a
+// pipeline or as a tensor split.
 #pragma once
 
 #include "core/app/app.hpp"
@@ -8,6 +9,8 @@
 
 #include <luna/result.hpp>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -18,10 +21,16 @@
 
 namespace luna::sol_against_luna {
 
-enum class Side : std::uint8_t { sol, luna };
+enum class Side : std::uint8_t {
+  sol,
+  luna,    ///< a pipeline
+  tensor,  ///< Luna with a part of every layer on each device: where `layout = "auto"` takes it
+};
+inline constexpr std::array<std::string_view, 3> kSideNames = {"sol", "luna", "tensor"};
+inline constexpr std::size_t kSides = kSideNames.size();
 
 constexpr std::string_view side_name(Side side) {
-  return side == Side::sol ? "sol" : "luna";
+  return kSideNames[static_cast<std::size_t>(side)];
 }
 
 /// What a side is made of. A value.

@@ -61,8 +61,12 @@ Result<bench::PromptSource> make_prompts(const Load& load,
   return bench::PromptSource::synthetic(prompts, load.n_generated);
 }
 
-Result<bench::PromptSource> make_mean_prompts(const Load& load, const PromptSeeds& seeds) {
-  return bench::PromptSource::synthetic(synthetic(load, seeds), load.n_generated);
+Result<bench::PromptSource> make_mean_prompts(const Load& load,
+                                              std::uint32_t n_sequence_tokens_max,
+                                              const PromptSeeds& seeds) {
+  bench::SyntheticPrompts prompts = synthetic(load, seeds);
+  prompts.n_sequence_tokens_max = n_sequence_tokens_max;
+  return bench::PromptSource::synthetic(prompts, load.n_generated);
 }
 
 }  // namespace luna::sol_against_luna

@@ -53,7 +53,9 @@ Result<bench::PromptSource> make_prompts(const Load& load,
                                          std::uint32_t n_sequence_tokens_max,
                                          const PromptSeeds& seeds);
 
-/// Requests of the mean lengths, with one history.
-Result<bench::PromptSource> make_mean_prompts(const Load& load, const PromptSeeds& seeds);
+/// Requests of the mean lengths, with one history, shortened alike.
+Result<bench::PromptSource> make_mean_prompts(const Load& load,
+                                              std::uint32_t n_sequence_tokens_max,
+                                              const PromptSeeds& seeds);
 
 }  // namespace luna::sol_against_luna

@@ -54,6 +54,7 @@ Result<Prediction> predict(model::LayoutProblem problem,
   const double limit_ns = limit_factor * alone_ns;
   made.alone_ms = alone_ns / 1e6;
   made.luna = side_of(model::forecast_layout(problem, model::Layout::pipeline, limit_ns).best);
+  made.tensor = side_of(model::forecast_layout(problem, model::Layout::tensor, limit_ns).best);
   made.sol = side_of(
       model::forecast_layout(without_slices(problem), model::Layout::replicas, limit_ns).best);
   return made;

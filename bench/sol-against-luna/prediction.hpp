@@ -7,6 +7,7 @@
 
 #include <luna/result.hpp>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -24,8 +25,14 @@ struct PredictedSide {
 struct Prediction {
   PredictedSide sol;
   PredictedSide luna;
+  PredictedSide tensor;
   double alone_ms = 0;                  ///< a mean request alone on a copy
   std::optional<model::Layout> choice;  ///< what "auto" takes; none: nothing was predicted
+
+  /// By Side.
+  [[nodiscard]] std::array<const PredictedSide*, kSides> sides() const {
+    return {&sol, &luna, &tensor};
+  }
 };
 
 /// A load as a point has it. A value.

@@ -46,16 +46,15 @@ Result<PredictedPoint> describe_point(DeploymentPlan plan, const Load& load) {
   result.sol_kv_tokens = n_sol;
   result.luna_kv_tokens = n_luna;
   result.n_sessions = load.has_sessions() ? point.drawn.n_sessions : 0;
-  const std::string not_measured = "not measured";
-  result.sol_refusal = n_sol < load.n_sequence_tokens() ? "no room for a request" : not_measured;
-  result.luna_refusal = n_luna < load.n_sequence_tokens() ? "no room for a request" : not_measured;
+  for (const auto& [side, n_tokens] : {std::pair{Side::sol, n_sol}, {Side::luna, n_luna}})
+    result.refusals[static_cast<std::size_t>(side)] =
+        n_tokens < load.n_history + 2 ? "no room for a request" : "not measured";
   return point;
 }
 
-/// As a campaign judges it: both sides have room for a request of mean lengths.
+/// As a campaign judges it: both sides have room for requests, shortened where they must be.
 bool can_be_measured(const PredictedPoint& point, const Load& load) {
-  return std::min(point.result.sol_kv_tokens, point.result.luna_kv_tokens) >=
-         load.n_sequence_tokens();
+  return std::min(point.result.sol_kv_tokens, point.result.luna_kv_tokens) >= load.n_history + 2;
 }
 
 }  // namespace

@@ -115,6 +115,11 @@ std::optional<double> PointResult::ratio() const {
   return luna->rate_per_s / sol->rate_per_s;
 }
 
+std::optional<double> PointResult::tensor_ratio() const {
+  if (!sol || !tensor) return std::nullopt;
+  return tensor->rate_per_s / sol->rate_per_s;
+}
+
 std::optional<double> PointResult::predicted_ratio() const {
   if (predicted.sol.rps <= 0 || predicted.luna.rps <= 0) return std::nullopt;
   return predicted.luna.rps / predicted.sol.rps;
@@ -127,6 +132,7 @@ std::optional<double> PointResult::auto_ratio() const {
   if (best <= 0) return std::nullopt;
   if (predicted.choice == model::Layout::replicas) return sol_rps / best;
   if (predicted.choice == model::Layout::pipeline) return luna_rps / best;
+  if (predicted.choice == model::Layout::tensor && tensor) return tensor->rate_per_s / best;
   return std::nullopt;
 }
 
@@ -146,13 +152,16 @@ json::object to_json(const PointResult& point) {
       {"alone_ms", point.alone_ms},
       {"sol_rps", point.sol ? point.sol->rate_per_s : 0.0},
       {"luna_rps", point.luna ? point.luna->rate_per_s : 0.0},
+      {"tensor_rps", point.tensor ? json::value(point.tensor->rate_per_s) : json::value()},
       {"ratio", number(point.ratio())},
+      {"tensor_ratio", number(point.tensor_ratio())},
       {"predicted_sol_rps", point.predicted.sol.rps},
       {"predicted_luna_rps", point.predicted.luna.rps},
       {"predicted_ratio", number(point.predicted_ratio())},
       {"predicted_alone_ms", point.predicted.alone_ms},
       {"predicted_sol", predicted_object(point.predicted.sol)},
       {"predicted_luna", predicted_object(point.predicted.luna)},
+      {"predicted_tensor", predicted_object(point.predicted.tensor)},
       {"auto_layout",
        point.predicted.choice ? json::value(model::layout_name(*point.predicted.choice))
                               : json::value()},
@@ -165,10 +174,11 @@ json::object to_json(const PointResult& point) {
       {"luna_kv_tokens", point.luna_kv_tokens},
       {"sessions", point.n_sessions},
       {"shortened_ratio", point.shortened_ratio}};
-  if (point.sol) row["sol"] = side_object(*point.sol, point);
-  if (point.luna) row["luna"] = side_object(*point.luna, point);
-  if (!point.sol_refusal.empty()) row["sol_refusal"] = point.sol_refusal;
-  if (!point.luna_refusal.empty()) row["luna_refusal"] = point.luna_refusal;
+  for (std::size_t s = 0; s < kSides; ++s) {
+    const std::string name(kSideNames[s]);
+    if (*point.sides()[s]) row[name] = side_object(**point.sides()[s], point);
+    if (!point.refusals[s].empty()) row[name + "_refusal"] = point.refusals[s];
+  }
   return row;
 }
 
@@ -184,16 +194,19 @@ std::string to_text(const PointResult& point) {
     out << ", " << std::lround(100 * point.shortened_ratio) << " % of the requests shortened";
   if (point.ratio()) out << ": " << *point.ratio() << " x";
   if (point.predicted_ratio()) out << ", predicted " << *point.predicted_ratio() << " x";
+  if (point.tensor_ratio()) out << ", as a tensor split " << *point.tensor_ratio() << " x";
   if (point.predicted.choice) out << ", auto takes " << model::layout_name(*point.predicted.choice);
+  if (point.auto_ratio()) out << " (" << *point.auto_ratio() << " of the better)";
   out << (point.is_of_search ? " (search only)\n" : "\n");
-  if (point.sol) side_text(out, "Sol ", *point.sol, point);
-  if (point.luna) side_text(out, "Luna", *point.luna, point);
-  if (point.predicted.choice) {
-    predicted_text(out, "Sol ", point.predicted.sol);
-    predicted_text(out, "Luna", point.predicted.luna);
+  constexpr std::array<const char*, kSides> kNames = {"Sol   ", "Luna  ", "tensor"};
+  for (std::size_t s = 0; s < kSides; ++s) {
+    if (*point.sides()[s]) side_text(out, kNames[s], **point.sides()[s], point);
+    if (!point.refusals[s].empty())
+      out << "  " << kNames[s] << " none: " << point.refusals[s] << '\n';
   }
-  if (!point.sol) out << "  Sol  none: " << point.sol_refusal << '\n';
-  if (!point.luna) out << "  Luna none: " << point.luna_refusal << '\n';
+  if (point.predicted.choice)
+    for (std::size_t s = 0; s < kSides; ++s)
+      predicted_text(out, kNames[s], *point.predicted.sides()[s]);
   return out.str();
 }
 

@@ -8,6 +8,7 @@
 
 #include <boost/json/fwd.hpp>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,8 +32,8 @@ struct PointResult {
   bool is_of_search = false;      ///< of the search's short runs, without rounds of their own
   std::optional<SideResult> sol;  ///< none: it refuses the load, or no rate is within the limit
   std::optional<SideResult> luna;
-  std::string sol_refusal;  ///< its words, where it refuses
-  std::string luna_refusal;
+  std::optional<SideResult> tensor;            ///< where "auto" takes it
+  std::array<std::string, kSides> refusals{};  ///< why a side has no result
   std::uint64_t device_bytes = 0;
   std::vector<model::ShardMemory> sol_memory;   ///< of a copy's device
   std::vector<model::ShardMemory> luna_memory;  ///< [n_devices]
@@ -45,11 +46,20 @@ struct PointResult {
   std::size_t n_cores = 0;
 
   [[nodiscard]] double p95_limit_ms() const { return limit_factor * alone_ms; }
-  [[nodiscard]] std::optional<double> ratio() const;
-  /// The same of the cost model.
+  [[nodiscard]] std::optional<double> ratio() const;         ///< Luna's pipeline over Sol
+  [[nodiscard]] std::optional<double> tensor_ratio() const;  ///< Luna's tensor split over Sol
+  /// That of the pipeline by the cost model.
   [[nodiscard]] std::optional<double> predicted_ratio() const;
-  /// The rate of the layout that "auto" takes over the better of the two; none: it takes neither.
+  /// The rate of the layout that "auto" takes over the better of Sol and the pipeline; none: it was
+  /// not measured.
   [[nodiscard]] std::optional<double> auto_ratio() const;
+  /// By Side.
+  [[nodiscard]] std::array<std::optional<SideResult>*, kSides> sides() {
+    return {&sol, &luna, &tensor};
+  }
+  [[nodiscard]] std::array<const std::optional<SideResult>*, kSides> sides() const {
+    return {&sol, &luna, &tensor};
+  }
 };
 
 /// The middle one; of an even number the mean of the two.

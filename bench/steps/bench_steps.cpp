@@ -2,7 +2,7 @@
 // backend's schedule give.
 //   bench_steps --model FILE [--backend cpu] [--numerics i12] [--kv bf16] [--threads 2]
 //               [--context 128] [--shared 1] [--ms 500] [--plugins DIR]
-//               [--only "decode 8"] [--json FILE]
+//               [--only "decode 8"] [--batches 1,8,32,64] [--json FILE]
 // Prompts of 128, 512 and 2048 tokens in one step each, then one decoded token a sequence for 1, 8,
 // 32 and 64 sequences that hold `context` tokens, the whole blocks of the first `shared` of them
 // the same for all. Medians.
@@ -11,18 +11,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <span>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace luna {
 namespace {
 
 constexpr std::uint32_t kBlockTokens = 32;
 constexpr std::uint32_t kPrompts[] = {128, 512, 2048};
-constexpr std::uint32_t kBatches[] = {1, 8, 32, 64};
+constexpr std::uint32_t kBatchMax = 64;
 
 class StepTimer {
  public:
@@ -124,6 +128,20 @@ struct Row {
   double tokens_per_s = 0;
 };
 
+Result<std::vector<std::uint32_t>> read_batches(const std::string& list) {
+  std::vector<std::uint32_t> batches;
+  std::istringstream text(list);
+  for (std::string part; std::getline(text, part, ',');) {
+    std::uint32_t n = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), n);
+    if (error != std::errc() || end != part.data() + part.size() || n == 0 || n > kBatchMax)
+      return Error{Code::invalid_argument,
+                   "--batches " + part + ": must be numbers of 1 to " + std::to_string(kBatchMax)};
+    batches.push_back(n);
+  }
+  return batches;
+}
+
 Result<std::vector<Row>> measure(const model::CompiledModel& compiled,
                                  const ProgramOptions& options) {
   LUNA_TRY(const std::uint32_t ms_min, options.number("--ms"));
@@ -132,6 +150,7 @@ Result<std::vector<Row>> measure(const model::CompiledModel& compiled,
   StepTimer timer(
       compiled, StepTimer::blocks_of(compiled.limits.n_positions_max), shared / kBlockTokens);
   const std::string& only = options.text("--only");
+  LUNA_TRY(const std::vector<std::uint32_t> batches, read_batches(options.text("--batches")));
   std::vector<Row> rows;
   const auto add =
       [&](const std::string& name, std::uint32_t n_seqs, std::uint32_t n_new) -> Result<void> {
@@ -142,7 +161,7 @@ Result<std::vector<Row>> measure(const model::CompiledModel& compiled,
   };
   for (const std::uint32_t n : kPrompts)
     LUNA_TRY(add("prefill " + std::to_string(n), 1, n));
-  for (const std::uint32_t n : kBatches)
+  for (const std::uint32_t n : batches)
     LUNA_TRY(add("decode " + std::to_string(n), n, 1));
   return rows;
 }
@@ -160,6 +179,7 @@ Result<void> run(std::span<char*> arguments) {
                                  {"--ms", "500"},
                                  {"--plugins", LUNA_PLUGIN_DIR},
                                  {"--only", ""},
+                                 {"--batches", "1,8,32,64"},
                                  {"--json", ""}},
                                 {"--model"}));
   DirectModel::Options direct;
@@ -174,11 +194,11 @@ Result<void> run(std::span<char*> arguments) {
   LUNA_TRY(model.kv_dtype, kv_dtype_of(options.text("--kv")));
   LUNA_TRY(const std::uint32_t context, options.number("--context"));
   model.limits.n_rows_max = 2048;
-  model.limits.n_seqs_max = 64;
-  model.limits.n_out_rows_max = 64;
+  model.limits.n_seqs_max = kBatchMax;
+  model.limits.n_out_rows_max = kBatchMax;
   model.limits.n_positions_max = std::max(2048U, context + 1);
   model.kv_blocks_max = std::max(StepTimer::blocks_of(model.limits.n_positions_max),
-                                 64 * StepTimer::blocks_of(context + 1));
+                                 kBatchMax * StepTimer::blocks_of(context + 1));
   LUNA_TRY(const auto loaded, DirectModel::load(direct));
   LUNA_TRY(const std::vector<Row> rows, measure(loaded->compiled(), options));
   std::ofstream json;

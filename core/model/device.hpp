@@ -68,6 +68,8 @@ class Device {
 
   /// As it was asked for; 0: as many as the backend likes.
   [[nodiscard]] std::uint32_t n_threads() const { return options_.n_threads; }
+  /// Position of its first thread's core; beyond the last one comes the first.
+  [[nodiscard]] std::uint32_t first_cpu() const { return options_.first_cpu; }
 
   /// The budget, and what of it no model has taken yet and is not held back.
   [[nodiscard]] std::uint64_t memory_bytes() const { return options_.memory_bytes; }

@@ -82,7 +82,9 @@ Copies make_replicas(const LayoutProblem& problem) {
     copy.cost.stages = {{.speed = device.speed,
                          .n_layers = static_cast<double>(problem.model.n_layers),
                          .head_share = 1.0,
-                         .embedding_share = 1.0}};
+                         .embedding_share = 1.0,
+                         .first_core = device.first_core,
+                         .n_cores = device.n_cores}};
   }
   return made;
 }
@@ -121,7 +123,9 @@ Copies make_pipeline(const LayoutProblem& problem) {
     copy.cost.stages.push_back({.speed = device.speed,
                                 .n_layers = static_cast<double>(layers[d]),
                                 .head_share = is_last ? 1.0 : 0.0,
-                                .embedding_share = is_first ? 1.0 : 0.0});
+                                .embedding_share = is_first ? 1.0 : 0.0,
+                                .first_core = device.first_core,
+                                .n_cores = device.n_cores});
   }
   const auto n_messages = static_cast<double>(n - 1);
   copy.kv_tokens = *room;
@@ -161,7 +165,9 @@ Copies make_tensor(const LayoutProblem& problem) {
     copy.cost.stages.push_back({.speed = device.speed,
                                 .n_layers = share * model.n_layers,
                                 .head_share = share,
-                                .embedding_share = is_last ? 1.0 : 0.0});
+                                .embedding_share = is_last ? 1.0 : 0.0,
+                                .first_core = device.first_core,
+                                .n_cores = device.n_cores});
   }
   copy.kv_tokens = *room;
   copy.cost.message_ns =
@@ -202,7 +208,7 @@ LayoutForecast forecast(const LayoutProblem& problem, Layout layout, const Run& 
   made.kv_tokens = smallest_room(copies);
   ForecastOptions options;
   options.n_requests = problem.n_requests;
-  options.n_at_once = problem.bounds.n_devices_at_once;
+  options.n_cores = problem.bounds.n_cores;
   made.best = run(copies.copies, options);
   return made;
 }
@@ -279,7 +285,8 @@ std::uint64_t kv_tokens_of(const LayoutProblem& problem, Layout layout) {
 double time_alone_ns(const LayoutProblem& problem) {
   for (const Layout layout : {Layout::replicas, Layout::pipeline}) {
     const Copies copies = make_copies(problem, layout);
-    if (copies.impossible.empty()) return time_alone_ns(copies.copies.front(), problem.load);
+    if (copies.impossible.empty())
+      return time_alone_ns(copies.copies.front(), problem.load, problem.bounds.n_cores);
   }
   return 0.0;
 }

@@ -48,6 +48,8 @@ struct LayoutDevice {
   std::uint64_t layer_fixed_bytes = 0;  ///< more for each layer that it has
   /// Beside them, where copies hold slices of each other's sequences.
   std::uint64_t slice_bytes = 0;
+  std::uint32_t first_core = 0;  ///< of those its threads are bound to
+  std::uint32_t n_cores = 0;     ///< 0: it takes none of the machine's
 };
 
 /// Between any two of the devices.
@@ -70,6 +72,7 @@ struct LayoutBounds {
   /// Devices that compute at full speed at one time: fewer than there are, where they share cores;
   /// more, where engines have cores beside them.
   double n_devices_at_once = 0.0;
+  std::uint32_t n_cores = 0;  ///< of the machine; 0: nothing shares any
   /// The engine's own work between two steps, and for each sequence in them.
   double host_step_ns = kHostStepNs;
   double host_row_ns = kHostRowNs;

@@ -9,6 +9,12 @@
 namespace luna::model {
 namespace {
 
+/// That its threads are bound to; 0 where it computes elsewhere.
+std::uint32_t cores_of(const Device& device) {
+  const std::uint32_t n_max = device.info().n_threads_max;
+  return device.n_threads() != 0 ? std::min(device.n_threads(), n_max) : n_max;
+}
+
 class Surveyor {
  public:
   Surveyor(const SurveySubject& subject, const SpeedOptions& options)
@@ -52,7 +58,9 @@ class Surveyor {
                                                    message_bytes_at(place, config_, part_program_),
                                .copy_fixed_bytes = copy.fixed_bytes,
                                .layer_fixed_bytes = copy.layer_bytes,
-                               .slice_bytes = slice_bytes});
+                               .slice_bytes = slice_bytes,
+                               .first_core = device.first_cpu(),
+                               .n_cores = cores_of(device)});
     return {};
   }
 

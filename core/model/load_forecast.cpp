@@ -82,11 +82,20 @@ class LoadRun {
         gap_ns_(kNsPerS / rate_per_s),
         n_warm_up_(options.n_requests / kWarmUpShare),
         copies_(make_copies(copies, requests_)),
-        devices_(copies_, options.n_at_once),
+        devices_(copies_, options.n_cores),
         is_busy_(load.users) {
     requests_.reserve(options.n_requests);
-    for (const CopyForecast& copy : copies)
-      n_devices_ += static_cast<double>(copy.cost.stages.size());
+    double n_bound = 0.0;  // cores that devices would take if there were enough
+    double n_bound_devices = 0.0;
+    for (const CopyForecast& copy : copies) {
+      n_devices_at_once_ += static_cast<double>(copy.cost.stages.size());
+      for (const StageCost& stage : copy.cost.stages) {
+        n_bound += stage.n_cores;
+        n_bound_devices += stage.n_cores > 0 ? 1.0 : 0.0;
+      }
+    }
+    if (options.n_cores > 0 && n_bound > options.n_cores)
+      n_devices_at_once_ -= n_bound_devices * (1.0 - options.n_cores / n_bound);
     for (std::uint32_t session = 0; load.reused > 0 && session < load.users; ++session)
       copies_[session % copies_.size()].warm(session, draw_history(load, options.seed, session));
   }
@@ -194,8 +203,7 @@ class LoadRun {
     }
     f.refused_ratio = static_cast<double>(n_refused_) /
                       static_cast<double>(std::max<std::size_t>(1, requests_.size() + n_refused_));
-    f.busy_ratio =
-        devices_.ops_ns() / (devices_.now_ns() * std::min(n_devices_, options_.n_at_once));
+    f.busy_ratio = devices_.ops_ns() / (devices_.now_ns() * n_devices_at_once_);
     fill_totals(f);
     if (n_timed_ > 0) f.mean_ns = answered_ns_ / static_cast<double>(n_timed_);
     f.p95_ns = std::numeric_limits<double>::infinity();
@@ -232,7 +240,7 @@ class LoadRun {
   std::vector<VirtualRequest> requests_;
   std::vector<VirtualCopy> copies_;
   VirtualDevices devices_;
-  double n_devices_ = 0.0;
+  double n_devices_at_once_ = 0.0;
   std::vector<bool> is_busy_;  // by user
   std::vector<std::uint32_t> finished_;
   std::vector<double> times_ns_;  // of those after the warm-up; infinite: refused
@@ -317,17 +325,18 @@ LoadForecast run_load(std::span<const CopyForecast> copies,
   return LoadRun(copies, load, rate_per_s, options).run();
 }
 
-double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load) {
+double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load, std::uint32_t n_cores) {
   VirtualRequest request;
   request.n_history = load.reused;
   request.n_prompt = std::max(1U, load.prompt);
   request.n_output = std::max(1U, load.output);
+  if (load.request_tokens_max) shorten(request, *load.request_tokens_max);
   std::vector<VirtualRequest> requests = {request};
   CopyForecast roomy = copy;  // alone with enough: what room does is another question
   roomy.kv_tokens =
       std::max<std::uint64_t>(copy.kv_tokens, 2 * (request.n_tokens() + copy.kv_block_tokens));
   std::vector<VirtualCopy> alone = make_copies({&roomy, 1}, requests);
-  VirtualDevices devices(alone, copy.cost.n_devices_at_once);
+  VirtualDevices devices(alone, n_cores);
   alone.front().warm(0, load.reused);
   alone.front().add(0);
   devices.wake(0);
@@ -356,7 +365,7 @@ LoadForecast highest_rate(std::span<const CopyForecast> copies,
   double n_devices = 0.0;
   for (const CopyForecast& copy : copies)
     n_devices += static_cast<double>(copy.cost.stages.size());
-  double low = kStart * n_devices * kNsPerS / time_alone_ns(copies.front(), load);
+  double low = kStart * n_devices * kNsPerS / time_alone_ns(copies.front(), load, options.n_cores);
   LoadForecast best = try_rate(low);
   double high = 0.0;  // beyond the limit; 0: not found yet
   for (int i = 0; i < kHalvingsMax && best.p95_ns > p95_limit_ns; ++i) {

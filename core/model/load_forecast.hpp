@@ -70,6 +70,8 @@ struct StageCost {
   double n_layers = 0.0;  ///< a tensor split's share of each counts as a part of one
   double head_share = 0.0;
   double embedding_share = 0.0;
+  std::uint32_t first_core = 0;  ///< that its threads are bound to; beyond the last comes the first
+  std::uint32_t n_cores = 0;     ///< 0: it takes none of the machine's
 };
 
 /// What the devices of one copy cost: one device; several in a row with as many steps in flight; or
@@ -115,8 +117,7 @@ struct CopyForecast {
 struct ForecastOptions {
   std::uint32_t n_requests = 1'000;
   std::uint64_t seed = 1;
-  /// Devices, and engines beside devices in a row, that compute at full speed at one time.
-  double n_at_once = 1e9;
+  std::uint32_t n_cores = 0;  ///< of the machine, for devices and engines; 0: nothing shares any
   /// A run ends as soon as its P95 is certain to be beyond; none: it goes to its end.
   std::optional<double> p95_limit_ns{};
 };
@@ -132,7 +133,7 @@ struct LoadForecast {
   double step_seqs_mean = 0.0;  ///< sequences in a step
   /// Tokens computed again after pre-emption, a request.
   double recomputed_mean = 0.0;
-  double busy_ratio = 0.0;     ///< inside ops, of the time of min(devices, n_at_once)
+  double busy_ratio = 0.0;     ///< inside ops, of the time of min(devices, cores)
   double refused_ratio = 0.0;  ///< of the requests, those that no copy has room for
 };
 
@@ -153,7 +154,9 @@ LoadForecast highest_rate(std::span<const CopyForecast> copies,
                           double p95_limit_ns,
                           const ForecastOptions& options);
 
-/// A request of mean lengths whose history is there, alone on a copy.
-double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load);
+/// A request of mean lengths, shortened where the load's are, whose history is there, alone on a
+/// copy.
+/// n_cores  as in ForecastOptions
+double time_alone_ns(const CopyForecast& copy, const ExpectedLoad& load, std::uint32_t n_cores = 0);
 
 }  // namespace luna::model

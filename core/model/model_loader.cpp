@@ -67,6 +67,8 @@ class ModelLoader {
       problem.bounds.kv_tokens_max =
           std::uint64_t{*options_.kv_blocks_max} * program_.kv_block_tokens;
     problem.bounds.n_devices_at_once = devices_at_once(devices_);
+    for (const Device* device : devices_)
+      problem.bounds.n_cores = std::max(problem.bounds.n_cores, device->info().n_threads_max);
     problem.load = options_.speed.load;
     if (n_devices() < 2) return problem;
     LUNA_TRY(problem.link, measure_link(*resources_.collective));

@@ -6,13 +6,25 @@
 
 namespace luna::model {
 
-VirtualDevices::VirtualDevices(std::span<VirtualCopy> copies, double n_at_once)
-    : copies_(copies), n_at_once_(n_at_once) {
-  for (const VirtualCopy& copy : copies) {
-    const std::size_t n_stations = copy.cost().n_stations();
-    Line& line = lines_.emplace_back();
-    line.stations.resize(n_stations);
-    line.times_ns.assign(copy.cost().n_lanes(), std::vector<double>(n_stations));
+VirtualDevices::VirtualDevices(std::span<VirtualCopy> copies, std::uint32_t n_cores)
+    : copies_(copies), core_load_(n_cores) {
+  for (const VirtualCopy& copy : copies)
+    add_line(copy.cost());
+}
+
+void VirtualDevices::add_line(const CopyCost& cost) {
+  Line& line = lines_.emplace_back();
+  line.stations.resize(cost.n_stations());
+  line.times_ns.assign(cost.n_lanes(), std::vector<double>(cost.n_stations()));
+  if (core_load_.empty()) return;
+  const bool has_engine_station = cost.n_lanes() > 1;
+  if (has_engine_station) line.stations.front().is_bound = false;
+  for (std::size_t d = 0; d < cost.stages.size(); ++d) {
+    std::vector<std::uint32_t>& cores = line.stations[has_engine_station ? d + 1 : 0].cores;
+    for (std::uint32_t i = 0; i < cost.stages[d].n_cores; ++i)
+      cores.push_back((cost.stages[d].first_core + i) % core_load_.size());
+    std::ranges::sort(cores);
+    cores.erase(std::ranges::unique(cores).begin(), cores.end());
   }
 }
 
@@ -28,29 +40,34 @@ void VirtualDevices::wake(std::size_t copy) {
   }
 }
 
-double VirtualDevices::speed() const {
-  const auto n = static_cast<double>(n_computing_);
-  return n <= n_at_once_ ? 1.0 : n_at_once_ / n;
+double VirtualDevices::speed(const Station& station) const {
+  std::uint32_t n_sharing = 1;
+  for (const std::uint32_t core : station.cores)
+    n_sharing = std::max(n_sharing, core_load_[core]);
+  return 1.0 / n_sharing;
 }
 
 double VirtualDevices::next_end_ns() const {
-  return now_ns_ + std::max(0.0, next_place().end_work_ns - work_ns_) / speed();
+  return next_place().end_ns;
 }
 
 void VirtualDevices::advance(double to_ns) {
-  work_ns_ += (to_ns - now_ns_) * speed();
+  for (Line& line : lines_)
+    for (Station& station : line.stations)
+      if (!station.lanes.empty()) station.left_ns -= (to_ns - now_ns_) * speed(station);
   now_ns_ = to_ns;
 }
 
 void VirtualDevices::end_next(std::vector<std::uint32_t>& finished) {
   const Place due = next_place();
-  LUNA_ASSERT(n_computing_ > 0);
+  LUNA_ASSERT(due.end_ns < std::numeric_limits<double>::infinity());
   Line& line = lines_[due.copy];
-  std::deque<std::uint32_t>& lanes = line.stations[due.station].lanes;
-  const std::uint32_t lane = lanes.front();
-  lanes.pop_front();
-  --n_computing_;
-  if (!lanes.empty()) serve(line, due.station);
+  Station& station = line.stations[due.station];
+  const std::uint32_t lane = station.lanes.front();
+  station.lanes.pop_front();
+  for (const std::uint32_t core : station.cores)
+    --core_load_[core];
+  if (!station.lanes.empty()) serve(line, due.station);
   if (due.station + 1 < line.stations.size()) {
     pass_to(line, due.station + 1, lane);
   } else {
@@ -63,9 +80,11 @@ VirtualDevices::Place VirtualDevices::next_place() const {
   Place next;
   for (std::size_t c = 0; c < lines_.size(); ++c) {
     const std::vector<Station>& stations = lines_[c].stations;
-    for (std::size_t s = 0; s < stations.size(); ++s)
-      if (!stations[s].lanes.empty() && stations[s].end_work_ns < next.end_work_ns)
-        next = {c, s, stations[s].end_work_ns};
+    for (std::size_t s = 0; s < stations.size(); ++s) {
+      if (stations[s].lanes.empty()) continue;
+      const double end_ns = now_ns_ + std::max(0.0, stations[s].left_ns) / speed(stations[s]);
+      if (end_ns < next.end_ns) next = {c, s, end_ns};
+    }
   }
   return next;
 }
@@ -73,8 +92,12 @@ VirtualDevices::Place VirtualDevices::next_place() const {
 /// Begins with the first that is there.
 void VirtualDevices::serve(Line& line, std::size_t station) {
   Station& here = line.stations[station];
-  here.end_work_ns = work_ns_ + line.times_ns[here.lanes.front()][station];
-  ++n_computing_;
+  here.left_ns = line.times_ns[here.lanes.front()][station];
+  if (!here.is_bound)
+    here.cores = {
+        static_cast<std::uint32_t>(std::ranges::min_element(core_load_) - core_load_.begin())};
+  for (const std::uint32_t core : here.cores)
+    ++core_load_[core];
 }
 
 void VirtualDevices::pass_to(Line& line, std::size_t station, std::uint32_t lane) {

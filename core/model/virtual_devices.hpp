@@ -12,12 +12,14 @@
 namespace luna::model {
 
 /// Steps of each copy pass its stations, one after the other: each serves one at a time, in the
-/// order in which they come. What computes at one time shares the cores evenly.
+/// order in which they come. A device's station computes on the cores that its threads are bound
+/// to, an engine's on the one that has least to do as it begins; what computes on one core at a
+/// time shares it evenly.
 class VirtualDevices {
  public:
-  /// copies     outlive it
-  /// n_at_once  stations that compute at full speed at one time
-  VirtualDevices(std::span<VirtualCopy> copies, double n_at_once);
+  /// copies   outlive it
+  /// n_cores  of the machine; 0: nothing shares any
+  VirtualDevices(std::span<VirtualCopy> copies, std::uint32_t n_cores);
 
   /// Begins steps of a copy as far as it can: it got a request, or a step of it has ended.
   void wake(std::size_t copy);
@@ -33,8 +35,10 @@ class VirtualDevices {
 
  private:
   struct Station {
-    std::deque<std::uint32_t> lanes;  // of the steps that are here; the first is served
-    double end_work_ns = 0.0;         // of that: by work_ns_
+    std::vector<std::uint32_t> cores;  // of a device; an engine's: the one it is on
+    bool is_bound = true;              // false: an engine's
+    std::deque<std::uint32_t> lanes;   // of the steps that are here; the first is served
+    double left_ns = 0.0;              // of that, on cores of its own
   };
   struct Line {
     std::vector<Station> stations;
@@ -43,20 +47,20 @@ class VirtualDevices {
   struct Place {
     std::size_t copy = 0;
     std::size_t station = 0;
-    double end_work_ns = std::numeric_limits<double>::infinity();
+    double end_ns = std::numeric_limits<double>::infinity();
   };
 
-  [[nodiscard]] double speed() const;
+  void add_line(const CopyCost& cost);
+  /// Of a station that computes: a part of 1.
+  [[nodiscard]] double speed(const Station& station) const;
   [[nodiscard]] Place next_place() const;
   void serve(Line& line, std::size_t station);
   void pass_to(Line& line, std::size_t station, std::uint32_t lane);
 
   std::span<VirtualCopy> copies_;
-  const double n_at_once_;
-  std::vector<Line> lines_;  // by copy
-  std::size_t n_computing_ = 0;
+  std::vector<Line> lines_;               // by copy
+  std::vector<std::uint32_t> core_load_;  // [n_cores] stations that compute there
   double now_ns_ = 0.0;
-  double work_ns_ = 0.0;  // what a station that computes all the time would have done
   double ops_ns_ = 0.0;
 };
 

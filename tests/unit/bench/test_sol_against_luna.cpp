@@ -213,6 +213,21 @@ RunFigures a_run() {
   return run;
 }
 
+TEST(Loads, MeanRequestsShrinkAsTheOthersDo) {
+  const PromptSeeds seeds{.history = 1, .draws = 1, .ids = 1};
+  const auto sizes = [&](std::uint32_t n_max) {
+    const auto prompts = make_mean_prompts(*find_load("long"), n_max, seeds);
+    EXPECT_TRUE(prompts);
+    const bench::Prompt prompt = prompts->prompt(0);
+    return std::pair(std::get<bench::TokenIds>(prompt.input).size(),
+                     std::size_t{prompt.n_generated_max});
+  };
+  EXPECT_EQ(sizes(4096), std::pair(std::size_t{1024}, std::size_t{512}));
+  const auto [n_prompt, n_generated] = sizes(1440);
+  EXPECT_EQ(n_prompt + n_generated, 1440U);
+  EXPECT_EQ(n_prompt, 960U);
+}
+
 TEST(RunFigures, P95CountsFailedRequestsAsNeverEnded) {
   RunFigures run = a_run();
   EXPECT_EQ(run.p95_ms(), 950);
@@ -330,7 +345,31 @@ TEST(Results, ARowTellsWhatThePredictionThoughtOfHitsAndSteps) {
   EXPECT_EQ(row.at("predicted_sol").at("recomputed_tokens_a_request").to_number<double>(), 7);
   EXPECT_EQ(row.at("predicted_luna").at("sequences_a_step").to_number<double>(), 3);
   EXPECT_THAT(to_text(point), HasSubstr("predicted 8 x, auto takes pipeline"));
-  EXPECT_THAT(to_text(point), HasSubstr("model says: Sol  1/s, hits 60 %"));
+  EXPECT_THAT(to_text(point), HasSubstr("model says: Sol    1/s, hits 60 %"));
+}
+
+TEST(Results, AutoIsHeldAgainstTheBetterOfSolAndPipeline) {
+  PointResult point;
+  point.alone_ms = 300;
+  point.limit_factor = 10;
+  point.n_parallel = point.n_cores = 2;
+  const auto at = [](double rate_per_s) {
+    return SideResult{.rate_per_s = rate_per_s, .routing = Routing::sticky, .rounds = {a_run()}};
+  };
+  point.sol = at(4);
+  point.luna = at(5);
+  point.predicted.choice = model::Layout::tensor;
+  EXPECT_FALSE(point.auto_ratio());  // its rate is not known
+  EXPECT_FALSE(point.tensor_ratio());
+  point.tensor = at(6);
+  EXPECT_DOUBLE_EQ(*point.auto_ratio(), 1.2);
+  EXPECT_DOUBLE_EQ(*point.tensor_ratio(), 1.5);
+  const auto row = to_json(point);
+  EXPECT_EQ(row.at("tensor_rps").to_number<double>(), 6);
+  EXPECT_TRUE(row.at("tensor").is_object());
+  EXPECT_THAT(to_text(point), HasSubstr("as a tensor split 1.5 x, auto takes tensor (1.2 of"));
+  point.predicted.choice = model::Layout::replicas;
+  EXPECT_DOUBLE_EQ(*point.auto_ratio(), 0.8);
 }
 
 TEST(CurvePlot, DrawsEveryPointAndEscapesNames) {

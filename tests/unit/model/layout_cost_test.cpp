@@ -29,11 +29,14 @@ LayoutProblem two_devices(double weight_share) {
   device.speed.kv_token_ns = 20.0;
   device.speed.prompt_kv_token_ns = 10.0;
   device.memory_bytes = static_cast<std::uint64_t>(80'000'000 / weight_share);
+  device.n_cores = 1;
   problem.devices = {device, device};
+  problem.devices[1].first_core = 1;
   problem.link = {.latency_ns = 3'000.0, .bytes_per_ns = 4.0, .gather_ns = 0.0};
   problem.bounds.n_sequences_max = 128;
   problem.bounds.step_tokens_max = 512;
   problem.bounds.n_devices_at_once = 2.0;
+  problem.bounds.n_cores = 2;
   problem.bounds.host_step_ns = 20'000.0;
   problem.bounds.host_row_ns = 2'000.0;
   return problem;
@@ -170,6 +173,7 @@ TEST(LayoutCost, DevicesThatShareACoreGainNoTime) {
   problem.load = {.prompt = 64, .reused = 0, .output = 64, .users = 1'000};
   const double apart = rate(problem, Layout::replicas);
   problem.bounds.n_devices_at_once = 1.0;
+  problem.devices[1].first_core = 0;
   // Less than half: the limit is still that of a device with a core to itself.
   EXPECT_NEAR(rate(problem, Layout::replicas) / apart, 0.45, 0.1);
   EXPECT_LT(rate(problem, Layout::pipeline), 0.65 * apart);

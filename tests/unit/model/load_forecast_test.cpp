@@ -110,10 +110,37 @@ TEST(LoadForecast, ARowOfDevicesServesNearlyAsManyTimesAsManyAsOne) {
 TEST(LoadForecast, StationsThatShareACoreTakeAsManyTimesAsLong) {
   const ExpectedLoad load{
       .prompt = 1, .reused = 0, .output = 10, .users = 1'000, .users_wait = false};
-  const std::vector<CopyForecast> two(2, steps_of_a_millisecond());
-  const LoadForecast apart = run_load(two, load, 2'000.0, {.n_at_once = 2.0});
-  const LoadForecast shared = run_load(two, load, 2'000.0, {.n_at_once = 1.0});
+  std::vector<CopyForecast> two(2, steps_of_a_millisecond());
+  for (CopyForecast& copy : two)
+    copy.cost.stages.front().n_cores = 1;
+  const LoadForecast shared = run_load(two, load, 2'000.0, {.n_cores = 2});
+  two[1].cost.stages.front().first_core = 3;  // of two: the second
+  const LoadForecast apart = run_load(two, load, 2'000.0, {.n_cores = 2});
   EXPECT_NEAR(shared.mean_ns / apart.mean_ns, 2.0, 0.05);
+  const LoadForecast unbound = run_load(two, load, 2'000.0, {});
+  EXPECT_EQ(apart.mean_ns, unbound.mean_ns);
+}
+
+TEST(LoadForecast, ACoreWhoseDevicesRestHelpsNoOther) {
+  // Two sessions, whose histories are on the first and the second of four copies.
+  const ExpectedLoad load{.prompt = 1, .reused = 32, .output = 10, .users = 2, .users_wait = false};
+  const auto mean_ns = [&](std::uint32_t first_core_of_second) {
+    std::vector<CopyForecast> four(4, steps_of_a_millisecond());
+    for (std::uint32_t d = 0; d < 4; ++d) {
+      four[d].cost.stages.front().n_cores = 1;
+      four[d].cost.stages.front().first_core = d == 1 ? first_core_of_second : d;
+    }
+    return run_load(four, load, 2'000.0, {.n_cores = 2}).mean_ns;
+  };
+  EXPECT_NEAR(mean_ns(0) / mean_ns(1), 2.0, 0.05);
+}
+
+TEST(LoadForecast, AMeanRequestAloneShrinksAsTheOthersDo) {
+  ExpectedLoad load{.prompt = 100, .reused = 0, .output = 100, .users_wait = false};
+  const CopyForecast copy = steps_of_a_millisecond();
+  const double whole_ns = time_alone_ns(copy, load);
+  load.request_tokens_max = 100;
+  EXPECT_NEAR(time_alone_ns(copy, load) / whole_ns, 0.5, 0.01);
 }
 
 TEST(LoadForecast, HistoriesAreFoundAsFarAsTheRoomReaches) {
