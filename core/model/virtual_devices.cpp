@@ -24,7 +24,7 @@ void VirtualDevices::add_line(const CopyCost& cost) {
     for (std::uint32_t i = 0; i < cost.stages[d].n_cores; ++i)
       cores.push_back((cost.stages[d].first_core + i) % core_load_.size());
     std::ranges::sort(cores);
-    cores.erase(std::ranges::unique(cores).begin(), cores.end());
+    cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
   }
 }
 
