@@ -71,14 +71,14 @@ class StepBatch {
   template <typename Body>
   void for_slice_masses(const Entry& entry, Body&& body) const {
     const auto seq = static_cast<std::uint32_t>(&entry - entries_.data());
-    const auto slices = std::ranges::equal_range(slices_, seq, {}, &luna_slice::seq);
     const std::uint32_t n_partition = LUNA_PARTITION_TOKENS / kv_block_tokens_;
-    for (const luna_slice& slice : slices)
-      body(SliceMass{
-          slice.first_partition * n_partition,
-          slice.n_partitions * n_partition,
-          static_cast<double>(masses_[static_cast<std::size_t>(&slice - slices_.data())]) *
-              0x1p-32});
+    const auto first = std::ranges::lower_bound(slices_, seq, {}, &luna_slice::seq);
+    for (auto slice = first; slice != slices_.end() && slice->seq == seq; ++slice)
+      body(SliceMass{slice->first_partition * n_partition,
+                     slice->n_partitions * n_partition,
+                     static_cast<double>(masses_[static_cast<std::size_t>(
+                         slice - slices_.begin())]) *
+                         0x1p-32});
   }
   /// What the step computes, for the fit of its cost.
   [[nodiscard]] const StepLoad& load() const { return rows_.load(); }

@@ -79,10 +79,10 @@ struct Fifo final : luna::Scheduler {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
     if (!order.empty())
-      std::ranges::rotate(
-          order,
-          order.begin() +
-              static_cast<long>(static_cast<std::size_t>(now.tv_nsec / 64) % order.size()));
+      std::rotate(order.begin(),
+                  order.begin() +
+                      static_cast<long>(static_cast<std::size_t>(now.tv_nsec / 64) % order.size()),
+                  order.end());
   }
   std::map<std::uint64_t, std::string> objects_;
 };
