@@ -163,7 +163,8 @@ TEST_F(Cluster, LayersThatWerePackedAheadAreTakenOverWithoutTheFiles) {
   split.source = path_;
   split.folder = folder_ / "shards";
   split.n_shards = 4;
-  ASSERT_TRUE(model::split_model(split));
+  const auto written = model::split_model(split);
+  ASSERT_TRUE(written) << written.error().message();
   path_ = split.folder;
   open_controller();
   TestWorkerOptions own = worker("w0");
@@ -176,7 +177,8 @@ TEST_F(Cluster, LayersThatWerePackedAheadAreTakenOverWithoutTheFiles) {
   const auto whole =
       model::Model::load(model_options(), {gateway_.quants, {&local, 1}, std::nullopt});
   ASSERT_TRUE(whole) << whole.error().message();
-  auto model = load(controller_->devices());
+  const auto both = controller_->devices();  // held, as by whoever places a model on them
+  auto model = load(both);
   ASSERT_TRUE(model) << model.error().message();
   const std::uint64_t n_missing =
       (*whole)->memory().shards[0].weights - (*model)->memory().shards[0].weights;
