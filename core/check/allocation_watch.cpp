@@ -1,5 +1,7 @@
 #include "core/check/allocation_watch.hpp"
 
+#include "core/base/sanitizer.hpp"
+
 #include <sys/mman.h>
 
 #include <array>
@@ -159,13 +161,9 @@ int redirect_library(dl_phdr_info* info, std::size_t /*size*/, void* address) {
 }  // namespace
 
 bool AllocationWatch::install(const void* address) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  (void)address;
-  return false;
-#else
+  if (kHasSanitizer) return false;
   ::dl_iterate_phdr(redirect_library, const_cast<void*>(address));
   return true;
-#endif
 }
 
 void AllocationWatch::begin(std::uint64_t fail_at) {
