@@ -23,7 +23,7 @@
 
 namespace luna::cluster {
 
-inline constexpr std::uint16_t kProtocolVersion = 4;
+inline constexpr std::uint16_t kProtocolVersion = 5;
 inline constexpr std::size_t kFrameHeadBytes = 24;
 /// Before the other side has proved that it knows the token.
 inline constexpr std::uint32_t kGreetingBytesMax = 4096;

@@ -69,6 +69,9 @@ Result<void> WorkerShard::check(const Step& step) const {
       if (position >= limits.n_positions_max || position < n_pruned ||
           position - n_pruned >= n_slots)
         return Error{Code::corrupt, "step: a position without a place in the KV cache"};
+      // check_blocks() goes as far as the last row.
+      if (row > step.seq_first_row[seq] && position <= step.positions[row - 1])
+        return Error{Code::corrupt, "step: positions of a sequence that do not ascend"};
     }
   }
   return check_blocks(step);

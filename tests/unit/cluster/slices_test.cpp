@@ -314,9 +314,9 @@ TEST_F(SlicesOfWorkers, NonsenseIsRefusedWithTheReason) {
 
 /// A step of one row behind 256 positions whose first partition lies elsewhere.
 struct SlicedStep {
-  std::uint32_t token_id = 1;
-  std::uint32_t position = 256;
-  std::vector<std::uint32_t> seq_first_row = {0, 1};
+  std::vector<std::uint32_t> token_ids = {1, 1};
+  std::vector<std::uint32_t> positions = {256, 257};
+  std::vector<std::uint32_t> seq_first_row = {0, 2};
   std::vector<std::uint32_t> blocks = std::vector<std::uint32_t>(9, 3);
   luna_slice slice{0, 1, 0, 1, nullptr};
   std::uint64_t mass = 0;
@@ -328,7 +328,9 @@ TEST_F(SlicesOfWorkers, AStepWithSlicesThatNobodyHasIsTheEndOfTheConnection) {
       [](SlicedStep& step) { step.slice.n_partitions = 2; },
       [](SlicedStep& step) { step.slice.n_partitions = 0; },
       [](SlicedStep& step) { step.slice.seq = 1; },
-      [](SlicedStep& step) { step.position = 255; },
+      [](SlicedStep& step) { step.positions = {255, 256}; },
+      [](SlicedStep& step) { step.positions = {257, 256}; },
+      [](SlicedStep& step) { step.positions = {256, 256}; },
       [](SlicedStep& step) { step.blocks[8] = 77; },
   };
   start_workers(1);
@@ -344,9 +346,10 @@ TEST_F(SlicesOfWorkers, AStepWithSlicesThatNobodyHasIsTheEndOfTheConnection) {
     std::latch ended(1);
     luna_step step{};
     step.struct_size = sizeof(step);
-    step.n_rows = step.n_seqs = 1;
-    step.token_ids = &some.token_id;
-    step.positions = &some.position;
+    step.n_rows = 2;
+    step.n_seqs = 1;
+    step.token_ids = some.token_ids.data();
+    step.positions = some.positions.data();
     step.seq_first_row = some.seq_first_row.data();
     step.block_tables = some.blocks.data();
     step.block_table_stride = static_cast<std::uint32_t>(some.blocks.size());
