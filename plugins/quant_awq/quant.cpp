@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace luna::awq {
 namespace {
@@ -118,7 +117,7 @@ class Source {
 };
 static_assert(GroupedCodes<Source>);
 
-class AwqQuantization final : public Quantization {
+class AwqQuantization final : public GroupedQuantization<Source> {
  public:
   static Result<std::unique_ptr<AwqQuantization>> create(Host /*host*/,
                                                          const Settings& /*settings*/) {
@@ -132,35 +131,6 @@ class AwqQuantization final : public Quantization {
     if (method == nullptr || method->type != LUNA_TYPE_STRING || view(method->s) != "awq") return 0;
     const WeightParts parts = WeightParts::around(table, entry);
     return parts.find("qweight") != nullptr ? 100 : 0;
-  }
-
-  [[nodiscard]] Result<luna_weight_desc> describe(const TensorTable& table,
-                                                  const WeightId& weight) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return describe_grouped(source, weight.name);
-  }
-
-  Result<void> decode(const TensorTable& table,
-                      const WeightId& weight,
-                      const luna_weight_desc& desc,
-                      const luna_weight_rows& rows) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return decode_grouped(source, weight.name, desc, rows);
-  }
-
-  Result<void> row_f32(const TensorTable& table,
-                       const WeightId& weight,
-                       std::uint64_t row,
-                       float* out) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    if (row >= source.n_rows()) {
-      return Error{Code::invalid_argument,
-                   "weight " + std::string(weight.name) + ": row " + std::to_string(row) + " of " +
-                       std::to_string(source.n_rows())};
-    }
-    std::vector<std::uint8_t> codes(source.n_cols());
-    row_of_grouped(source, row, codes.data(), out);
-    return {};
   }
 };
 

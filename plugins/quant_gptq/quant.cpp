@@ -96,11 +96,7 @@ class GptqQuantization final : public Quantization {
                        std::uint64_t row,
                        float* out) const override {
     LUNA_TRY(const Source source, Source::find(table, weight.name));
-    if (row >= source.n_rows()) {
-      return Error{Code::invalid_argument,
-                   "weight " + std::string(weight.name) + ": row " + std::to_string(row) + " of " +
-                       std::to_string(source.n_rows())};
-    }
+    LUNA_TRY(grouped::check_row(source, weight.name, row));
     std::vector<std::uint8_t> codes(source.n_cols());
     write_values(source, row, codes, out);
     return {};

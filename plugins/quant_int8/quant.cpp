@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace luna::int8 {
 namespace {
@@ -86,7 +85,7 @@ class Source {
 };
 static_assert(GroupedCodes<Source>);
 
-class Int8Quantization final : public Quantization {
+class Int8Quantization final : public GroupedQuantization<Source> {
  public:
   static Result<std::unique_ptr<Int8Quantization>> create(Host /*host*/,
                                                           const Settings& /*settings*/) {
@@ -99,35 +98,6 @@ class Int8Quantization final : public Quantization {
     const luna_tensor_entry* weight = parts.find("weight");
     const bool is_known = weight != nullptr && weight->type == LUNA_DTYPE_I8;
     return is_known && Source::has_known_parts(parts) ? 100 : 0;
-  }
-
-  [[nodiscard]] Result<luna_weight_desc> describe(const TensorTable& table,
-                                                  const WeightId& weight) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return describe_grouped(source, weight.name);
-  }
-
-  Result<void> decode(const TensorTable& table,
-                      const WeightId& weight,
-                      const luna_weight_desc& desc,
-                      const luna_weight_rows& rows) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return decode_grouped(source, weight.name, desc, rows);
-  }
-
-  Result<void> row_f32(const TensorTable& table,
-                       const WeightId& weight,
-                       std::uint64_t row,
-                       float* out) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    if (row >= source.n_rows()) {
-      return Error{Code::invalid_argument,
-                   "weight " + std::string(weight.name) + ": row " + std::to_string(row) + " of " +
-                       std::to_string(source.n_rows())};
-    }
-    std::vector<std::uint8_t> codes(source.n_cols());
-    row_of_grouped(source, row, codes.data(), out);
-    return {};
   }
 };
 

@@ -114,13 +114,21 @@ def test_the_memory_of_the_workers_decides(make_cluster: Callable[..., LunaClust
     expect_clean_books(server)
 
 
-def guests_of(cluster: LunaCluster) -> list[str]:
-    """Workers that hold blocks and run nothing themselves."""
-    return [
+def attention_of(cluster: LunaCluster) -> dict[str, float]:
+    """What each worker has answered as a guest so far."""
+    return {group["devices"][0].split("/")[0]: group["guest_attention"] for group in groups_of(cluster)}
+
+
+def guests_of(cluster: LunaCluster, before: dict[str, float]) -> list[str]:
+    """Workers that have answered for others since, hold blocks and run nothing themselves. Blocks alone are not enough:
+    their slice may be on the way still, and nobody's loss."""
+    attention = attention_of(cluster)
+    holders = {
         group["devices"][0].split("/")[0]
         for group in groups_of(cluster)
         if group["kv_blocks_used"] > 0 and group["running"] == 0
-    ]
+    }
+    return sorted(name for name in holders if attention[name] > before[name])
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
@@ -131,9 +139,11 @@ def test_a_lost_guest_costs_no_request(
     server = cluster.server
     assert Requests(server).join() == texts
     wait_until(lambda: server.metric("luna_kv_blocks_used") == 0, 20, "free blocks")
+    before = attention_of(cluster)
     requests = Requests(server)
-    wait_until(lambda: len(guests_of(cluster)) > 0, 60, "a guest")
-    guest = cluster.workers[guests_of(cluster)[0]]
+    guests: list[str] = []
+    wait_until(lambda: guests.extend(guests_of(cluster, before)) or len(guests) > 0, 60, "a guest")
+    guest = cluster.workers[guests[0]]
     guest.send_signal(signal.Signals[how])
     assert requests.join() == texts
     assert server.metric("luna_preemptions_total") > 0

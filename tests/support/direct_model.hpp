@@ -19,7 +19,7 @@ class DirectModel {
  public:
   struct Options {
     std::string plugin_folder;
-    std::string more_plugins;  // a further folder; empty: none
+    std::string more_plugins = {};  // a further folder; empty: none
     std::string backend = "cpu";
     std::uint32_t n_threads = 1;
     std::uint64_t memory_bytes = std::uint64_t{16} << 30;

@@ -7,7 +7,6 @@
 #include <luna/weight_parts.hpp>
 
 #include <memory>
-#include <vector>
 
 namespace luna::ternary {
 namespace {
@@ -60,7 +59,7 @@ class Source {
   FloatEntry amount_;
 };
 
-class TernaryQuantization final : public Quantization {
+class TernaryQuantization final : public GroupedQuantization<Source> {
  public:
   static Result<std::unique_ptr<TernaryQuantization>> create(Host /*host*/,
                                                              const Settings& /*settings*/) {
@@ -68,27 +67,6 @@ class TernaryQuantization final : public Quantization {
   }
   [[nodiscard]] std::int32_t score(const TensorTable& table, std::uint64_t entry) const override {
     return WeightParts::around(table, entry).find("trits") != nullptr ? 100 : 0;
-  }
-  [[nodiscard]] Result<luna_weight_desc> describe(const TensorTable& table,
-                                                  const WeightId& weight) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return describe_grouped(source, weight.name);
-  }
-  Result<void> decode(const TensorTable& table,
-                      const WeightId& weight,
-                      const luna_weight_desc& desc,
-                      const luna_weight_rows& rows) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    return decode_grouped(source, weight.name, desc, rows);
-  }
-  Result<void> row_f32(const TensorTable& table,
-                       const WeightId& weight,
-                       std::uint64_t row,
-                       float* out) const override {
-    LUNA_TRY(const Source source, Source::find(table, weight.name));
-    std::vector<std::uint8_t> codes(source.n_cols());
-    row_of_grouped(source, row, codes.data(), out);
-    return {};
   }
 };
 

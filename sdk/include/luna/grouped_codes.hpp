@@ -13,6 +13,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace luna {
 
@@ -163,5 +164,50 @@ void row_of_grouped(const S& source, std::uint64_t row, std::uint8_t* codes, flo
     out[col] = static_cast<float>(scale * (std::int32_t{codes[col]} - source.zero(row, g)));
   }
 }
+
+namespace grouped {
+
+/// Errors  invalid_argument: a row that the weight does not have
+template <GroupedCodes S>
+Result<void> check_row(const S& source, std::string_view weight, std::uint64_t row) {
+  if (row < source.n_rows()) return {};
+  return Error{Code::invalid_argument,
+               "weight " + std::string(weight) + ": row " + std::to_string(row) + " of " +
+                   std::to_string(source.n_rows())};
+}
+
+}  // namespace grouped
+
+/// A format all of whose weights are of this kind: left to say are create() and score().
+///
+/// S  has static Result<S> find(const TensorTable&, std::string_view weight)
+template <GroupedCodes S>
+class GroupedQuantization : public Quantization {
+ public:
+  [[nodiscard]] Result<luna_weight_desc> describe(const TensorTable& table,
+                                                  const WeightId& weight) const override {
+    LUNA_TRY(const S source, S::find(table, weight.name));
+    return describe_grouped(source, weight.name);
+  }
+
+  Result<void> decode(const TensorTable& table,
+                      const WeightId& weight,
+                      const luna_weight_desc& desc,
+                      const luna_weight_rows& rows) const override {
+    LUNA_TRY(const S source, S::find(table, weight.name));
+    return decode_grouped(source, weight.name, desc, rows);
+  }
+
+  Result<void> row_f32(const TensorTable& table,
+                       const WeightId& weight,
+                       std::uint64_t row,
+                       float* out) const override {
+    LUNA_TRY(const S source, S::find(table, weight.name));
+    LUNA_TRY(grouped::check_row(source, weight.name, row));
+    std::vector<std::uint8_t> codes(source.n_cols());
+    row_of_grouped(source, row, codes.data(), out);
+    return {};
+  }
+};
 
 }  // namespace luna
