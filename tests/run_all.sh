@@ -12,6 +12,9 @@ results=$root/build/test-results
 # Tests of code that several threads touch; the thread sanitizer runs these alone.
 readonly threaded_tests='^test_(backends|base|engine|http|pipeline|telemetry|transport)$'
 
+# Benches are built with the tests, so that they cannot rot; none is run.
+readonly release_options=(-DLUNA_BUILD_TESTS=ON -DLUNA_BUILD_BENCH=ON)
+
 build_locked() {  # PRESET TARGET...
   local status=0
   lock
@@ -40,7 +43,7 @@ run_ctest() {
 }
 
 phase_unit() {
-  configure_locked release -DLUNA_BUILD_TESTS=ON || return
+  configure_locked release "${release_options[@]}" || return
   build_locked release all || return
   run_ctest unit release
 }
@@ -96,7 +99,7 @@ run_pytest() {  # REPORT [pytest argument...]
 
 # The real binary, over files, pipes and sockets.
 phase_integration() {
-  configure_locked release -DLUNA_BUILD_TESTS=ON || return
+  configure_locked release "${release_options[@]}" || return
   build_locked release all || return
   local folder=$root/tests/integration patient load_pid status=0
   patient=("${patient_tests[@]/#/"$folder/test_"}")
@@ -114,7 +117,7 @@ phase_integration() {
 run_all_tests() {
   local phase started status
   if (($#)); then
-    configure_locked release -DLUNA_BUILD_TESTS=ON && build_locked release all || exit 1
+    configure_locked release "${release_options[@]}" && build_locked release all || exit 1
     PATH=$venv/bin:$PATH exec ctest --test-dir "$root/build/release" "$@"
   fi
   rm -rf "$results"
