@@ -26,7 +26,7 @@ std::unique_ptr<Catalog> scan(const PluginsOptions& options) {
   return Catalog::scan({plugin::search_folders(options.plugin_folders, {}), nullptr});
 }
 
-/// "luna.backend/0" as people call it: "backend".
+/// "luna.backend/1" as people call it: "backend".
 std::string kind_word(std::string_view kind) {
   if (kind.starts_with("luna.")) kind.remove_prefix(5);
   return std::string(kind.substr(0, kind.find('/')));

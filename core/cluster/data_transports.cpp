@@ -81,7 +81,8 @@ Result<config::RawGroup> DataTransports::settings_of(const std::string& name) {
   if (const auto found = settings_.transports.find(name); found != settings_.transports.end())
     own = found->second;
   LUNA_TRY(const plugin::Library* library, catalog_.load(LUNA_KIND_TRANSPORT, name));
-  LUNA_TRY(const luna_if* table, library->table(LUNA_KIND_TRANSPORT, sizeof(luna_transport_if)));
+  LUNA_TRY(const luna_if* table,
+           library->table(LUNA_KIND_TRANSPORT, plugin::table_size(LUNA_KIND_TRANSPORT)));
   const std::array<std::pair<std::string_view, std::string>, 3> shared = {{
       {"run", terms_.run},
       {"host", terms_.host},

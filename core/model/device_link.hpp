@@ -13,7 +13,7 @@
 
 namespace luna::model {
 
-/// A transport instance's extension luna.ext.collective/0.
+/// A transport instance's extension luna.ext.collective/1.
 struct Collective {
   const luna_collective_if* table = nullptr;
   void* self = nullptr;

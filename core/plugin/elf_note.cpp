@@ -14,6 +14,8 @@ constexpr std::string_view kEntrySymbol = "luna_plugin_query";
 constexpr const char* kNoteSection = ".note.luna";
 // "Luna" and its zero, padded to a multiple of four.
 constexpr std::size_t kOwnerBytes = 8;
+// Of the first minor version: that of a later one is longer.
+constexpr std::size_t kNoteBytesMin = LUNA_SIZE_THROUGH(luna_note, kinds);
 constexpr std::size_t kNamesInMessageMax = 8;
 // Numbers of docs/plugin-rules.md: the reasons of refusals.
 constexpr std::string_view kRuleNote = "V1";
@@ -47,7 +49,7 @@ Error explain_missing_note(const ElfFile& elf) {
 
 Result<luna_note> parse_record(std::span<const std::byte> section) {
   Elf64_Nhdr head{};
-  constexpr std::size_t kSize = sizeof(head) + kOwnerBytes + sizeof(luna_note);
+  constexpr std::size_t kSize = sizeof(head) + kOwnerBytes + kNoteBytesMin;
   if (section.size() < kSize)
     return Error{Code::corrupt,
                  "the note has " + std::to_string(section.size()) + " bytes, at least " +
@@ -55,15 +57,18 @@ Result<luna_note> parse_record(std::span<const std::byte> section) {
                  kRuleNote};
   std::memcpy(&head, section.data(), sizeof(head));
   if (head.n_namesz != sizeof(LUNA_NOTE_OWNER) || head.n_type != LUNA_NOTE_TYPE ||
-      head.n_descsz < sizeof(luna_note) ||
+      head.n_descsz < kNoteBytesMin ||
+      head.n_descsz > section.size() - sizeof(head) - kOwnerBytes ||
       std::memcmp(section.data() + sizeof(head), LUNA_NOTE_OWNER, sizeof(LUNA_NOTE_OWNER)) != 0)
     return Error{Code::corrupt, "the note's owner, type or size is not Luna's", kRuleNote};
   luna_note note{};
-  std::memcpy(&note, section.data() + sizeof(head) + kOwnerBytes, sizeof(note));
-  if (note.struct_size < sizeof(luna_note))
+  std::memcpy(&note,
+              section.data() + sizeof(head) + kOwnerBytes,
+              std::min<std::size_t>(head.n_descsz, sizeof(note)));
+  if (note.struct_size < kNoteBytesMin)
     return Error{Code::corrupt,
                  "the note's struct_size is " + std::to_string(note.struct_size) + ", at least " +
-                     std::to_string(sizeof(luna_note)) + " is needed",
+                     std::to_string(kNoteBytesMin) + " is needed",
                  kRuleNote};
   if (!is_text(note.id) || !is_text(note.name) || !is_text(note.kinds))
     return Error{

@@ -37,7 +37,7 @@ class HostServices {
   HostServices& operator=(const HostServices&) = delete;
   ~HostServices();
 
-  /// Offers a table by id ("luna.svc.x/0"); it outlives every instance.
+  /// Offers a table by id ("luna.svc.x/1"); it outlives every instance.
   void add_service(std::string id, const void* table);
 
   /// The table for one plugin: its lines are logged as "plugin.<name>".

@@ -94,8 +94,7 @@ Result<void> check_descriptor(const luna_plugin* plugin, const luna_note& note) 
   if (!LUNA_HAS(plugin, luna_plugin, fini))
     return Error{Code::corrupt,
                  "its descriptor has " + std::to_string(plugin->struct_size) + " bytes, at least " +
-                     std::to_string(offsetof(luna_plugin, fini) + sizeof(plugin->fini)) +
-                     " are needed",
+                     std::to_string(LUNA_SIZE_THROUGH(luna_plugin, fini)) + " are needed",
                  kRuleDescriptor};
   LUNA_TRY(check_equal("id", plugin->id, note.id));
   LUNA_TRY(check_equal("name", plugin->name, note.name));
@@ -124,11 +123,11 @@ bool has_every_function(const luna_if* head, std::size_t size) {
 }  // namespace
 
 std::size_t table_size(std::string_view kind) {
-  if (kind == LUNA_KIND_SCHEDULER) return sizeof(luna_scheduler_if);
-  if (kind == LUNA_KIND_ROLE) return sizeof(luna_role_if);
-  if (kind == LUNA_KIND_QUANT) return sizeof(luna_quant_if);
-  if (kind == LUNA_KIND_TRANSPORT) return sizeof(luna_transport_if);
-  if (kind == LUNA_KIND_BACKEND) return sizeof(luna_backend_if);
+  if (kind == LUNA_KIND_SCHEDULER) return LUNA_SIZE_THROUGH(luna_scheduler_if, plan);
+  if (kind == LUNA_KIND_ROLE) return LUNA_SIZE_THROUGH(luna_role_if, drop);
+  if (kind == LUNA_KIND_QUANT) return LUNA_SIZE_THROUGH(luna_quant_if, row_f32);
+  if (kind == LUNA_KIND_TRANSPORT) return LUNA_SIZE_THROUGH(luna_transport_if, drop_peer);
+  if (kind == LUNA_KIND_BACKEND) return LUNA_SIZE_THROUGH(luna_backend_if, submit);
   return 0;
 }
 

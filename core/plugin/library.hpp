@@ -48,7 +48,8 @@ class Library {
   const luna_plugin* descriptor_;
 };
 
-/// Size of a kind's table in this host, or 0 for a kind it does not know.
+/// Bytes that a kind's table must have: those of its first minor version, for which every plugin is
+/// taken. 0 for a kind that this host does not know.
 std::size_t table_size(std::string_view kind);
 
 }  // namespace luna::plugin

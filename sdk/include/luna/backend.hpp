@@ -118,7 +118,7 @@ inline Result<void> check_program(const luna_program* program) {
   return verify(*program);
 }
 
-/// The C functions of luna.ext.kv_blocks/0.
+/// The C functions of luna.ext.kv_blocks/1.
 struct KvBlockThunks {
   static KvBlockDevice& device_of(void* device) {
     return static_cast<KvBlockDevice&>(*static_cast<Device*>(device));
@@ -144,7 +144,7 @@ struct KvBlockThunks {
   static constexpr luna_kv_blocks_if kTable = {sizeof(luna_kv_blocks_if), 0, kv_export, kv_import};
 };
 
-/// The C functions of luna.ext.slices/0.
+/// The C functions of luna.ext.slices/1.
 struct SliceThunks {
   static SlicingDevice& device_of(void* device) {
     return static_cast<SlicingDevice&>(*static_cast<Device*>(device));
@@ -217,9 +217,7 @@ struct BackendThunks {
       if (!LUNA_HAS(info, luna_device_info, detail)) return LUNA_INVALID_ARGUMENT;
       const std::optional<luna_device_info> found = static_cast<Backend*>(self)->device_info(i);
       if (!found) return LUNA_END;
-      const std::uint32_t size = info->struct_size;
-      *info = *found;
-      info->struct_size = size;
+      fill_record(info, *found);
       return LUNA_OK;
     });
   }

@@ -1,4 +1,4 @@
-// What transports with the extension luna.ext.collective/0 share: the bounds of a communicator, and
+// What transports with the extension luna.ext.collective/1 share: the bounds of a communicator, and
 // the order in which an all-reduce adds, which is part of the promise of equal bits.
 #pragma once
 

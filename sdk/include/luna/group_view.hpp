@@ -2,6 +2,7 @@
 #pragma once
 
 #include <luna/plan.hpp>
+#include <luna/plugin.hpp>
 #include <luna/snapshot.hpp>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ class GroupView {
       row.n_kv_blocks_shared = whole.n_found_blocks_shared(i);
     }
     const luna_device_row& device = rows.device(books.first_row);
-    snapshot_ = tables;
+    snapshot_ = copy_record(tables);
     snapshot_.reqs = rows_.data();
     snapshot_.req_stride = sizeof(luna_req_row);
     snapshot_.n_reqs = static_cast<std::uint32_t>(rows_.size());
@@ -49,7 +50,7 @@ class GroupView {
     snapshot_.n_prefixes = 0;
     snapshot_.n_steps_in_flight = device.n_steps_in_flight;
     snapshot_.n_steps_in_flight_max = device.n_steps_in_flight_max;
-    plan_ = out;
+    plan_ = copy_record(out);
     plan_.actions = out.actions + out.n_actions;
     plan_.n_actions_max = out.n_actions_max - out.n_actions;
     return !rows_.empty();

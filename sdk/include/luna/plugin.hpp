@@ -5,6 +5,8 @@
 #include <luna/plugin.h>
 #include <luna/result.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -52,6 +54,25 @@ inline luna_err make_err() {
 /// What the other side wrote into an error record; it may have left out the final zero.
 inline std::string_view text_of(const luna_err& err) {
   return {err.text, strnlen(err.text, sizeof(err.text))};
+}
+
+/// Answers in a record of the caller, which may be of an older or a newer minor version: as much of
+/// it as both know is written, and its struct_size says how much that is.
+template <typename T>
+void fill_record(T* to, const T& from) noexcept {
+  const std::size_t n = std::min<std::size_t>(to->struct_size, sizeof(T));
+  std::memcpy(to, &from, n);
+  to->struct_size = static_cast<std::uint32_t>(n);
+}
+
+/// A copy of a record of the other side; what that does not have is zero.
+template <typename T>
+T copy_record(const T& from) noexcept {
+  T copy{};
+  const std::size_t n = std::min<std::size_t>(from.struct_size, sizeof(T));
+  std::memcpy(&copy, &from, n);
+  copy.struct_size = static_cast<std::uint32_t>(n);
+  return copy;
 }
 
 /// What the other side answered, as a Result. `what` names the call that was made.
@@ -184,6 +205,12 @@ constexpr luna_if make_head(std::span<const luna_param> params = {}) {
           no_extension};
 }
 
+/// The host's minor version that a plugin cannot do without, whatever it is built with: what came
+/// later is used behind LUNA_HAS. luna_add_plugin(... MIN_ABI_MINOR n) sets it.
+#ifndef LUNA_ABI_MINOR_NEEDED
+#define LUNA_ABI_MINOR_NEEDED 0u
+#endif
+
 /// The ELF note as it lies in the file: header, owner padded to 8 bytes, payload.
 struct NoteRecord {
   std::uint32_t name_size = 5;
@@ -206,7 +233,7 @@ constexpr NoteRecord make_note(const char (&id)[A], const char (&name)[B], const
   record.note.struct_size = sizeof(luna_note);
   record.note.abi_major = LUNA_ABI_MAJOR;
   record.note.abi_minor_built = LUNA_ABI_MINOR;
-  record.note.abi_minor_needed = LUNA_ABI_MINOR;
+  record.note.abi_minor_needed = LUNA_ABI_MINOR_NEEDED;
   copy_literal(record.note.id, id);
   copy_literal(record.note.name, name);
   copy_literal(record.note.kinds, kinds);
@@ -231,7 +258,7 @@ constexpr NoteRecord make_note(const char (&id)[A], const char (&name)[B], const
         sizeof(luna_plugin),                                                                    \
         LUNA_ABI_MAJOR,                                                                         \
         LUNA_ABI_MINOR,                                                                         \
-        LUNA_ABI_MINOR,                                                                         \
+        LUNA_ABI_MINOR_NEEDED,                                                                  \
         ID,                                                                                     \
         NAME,                                                                                   \
         VERSION,                                                                                \

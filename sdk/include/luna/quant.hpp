@@ -94,8 +94,12 @@ constexpr luna_quant_if quant_table(std::span<const luna_param> params = {}) {
                       luna_weight_desc* desc,
                       luna_err* err) noexcept {
     return fenced(err, [&]() -> Result<void> {
+      if (!LUNA_HAS(desc, luna_weight_desc, lut))
+        return Error{Code::invalid_argument, "describe: no room for a description"};
       const WeightId weight{view(name), entry};
-      LUNA_TRY(*desc, static_cast<const T*>(self)->describe(TensorTable(*entries), weight));
+      LUNA_TRY(const luna_weight_desc described,
+               static_cast<const T*>(self)->describe(TensorTable(*entries), weight));
+      fill_record(desc, described);
       return {};
     });
   };

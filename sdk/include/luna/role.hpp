@@ -22,7 +22,7 @@
 //   "prompt"       string: a prompt of the role's own, as it stands
 //   "allowed_text" array of strings, at least one: the model may only answer with one of them,
 //                  decided by its first token; one token is generated, and MODEL_TEXT is the whole
-//                  chosen string. With luna.ext.role_choices/0 core checks them at the start.
+//                  chosen string. With luna.ext.role_choices/1 core checks them at the start.
 //   "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop"    as in REQUEST
 // A run on a prompt of the role's own starts from temperature 0 and the client's seed, with none of
 // the client's other sampling, stops and biases, and must say max_tokens unless it has
@@ -97,7 +97,7 @@ class Role {
   virtual void on_item(const Item& item, ItemSink& out) = 0;
   /// The request ended or was cancelled, in whatever state: forget it. [step]
   virtual void drop(std::uint64_t request) = 0;
-  /// Texts for allowed_text, each followed by a zero byte (luna.ext.role_choices/0). [main]
+  /// Texts for allowed_text, each followed by a zero byte (luna.ext.role_choices/1). [main]
   [[nodiscard]] virtual std::string_view choices() const { return {}; }
 };
 

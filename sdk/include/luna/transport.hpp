@@ -129,7 +129,7 @@ struct CommunicatorOptions {
   std::uint32_t n_waiters_max = 0;   ///< threads that may wait at once; 0: n_ranks
 };
 
-/// A transport with the extension luna.ext.collective/0.
+/// A transport with the extension luna.ext.collective/1.
 class CollectiveTransport : public Transport {
  public:
   /// The communicator is the transport's, until close_communicator(). [main]
@@ -209,11 +209,7 @@ struct TransportThunks {
   static luna_status caps(void* self, luna_transport_caps* caps) noexcept {
     return fenced(nullptr, [&] {
       if (!LUNA_HAS(caps, luna_transport_caps, bytes_per_ns)) return LUNA_INVALID_ARGUMENT;
-      // A host that was built before the struct grew has less room.
-      const std::size_t struct_size = caps->struct_size;
-      const luna_transport_caps own = static_cast<T*>(self)->caps();
-      std::memcpy(caps, &own, std::min(struct_size, sizeof(own)));
-      caps->struct_size = static_cast<std::uint32_t>(struct_size);
+      fill_record(caps, static_cast<T*>(self)->caps());
       return LUNA_OK;
     });
   }

@@ -52,7 +52,7 @@ TEST(PluginsCommand, ListAsJsonIsOneArray) {
   const Ran ran = run(
       [](const CommandStreams& s) { return run_plugins_list(folders({kZoo / "none"}, true), s); });
   EXPECT_THAT(ran.out, testing::StartsWith("[{"));
-  EXPECT_THAT(ran.out, HasSubstr(R"("id":"org.luna.test.zoo","kinds":["luna.scheduler/0"])"));
+  EXPECT_THAT(ran.out, HasSubstr(R"("id":"org.luna.test.zoo","kinds":["luna.scheduler/1"])"));
 }
 
 TEST(PluginsCommand, InfoTellsTheSettings) {

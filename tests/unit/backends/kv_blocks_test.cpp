@@ -1,4 +1,4 @@
-// Extension luna.ext.kv_blocks/0: blocks that leave a device and serve on another like at home.
+// Extension luna.ext.kv_blocks/1: blocks that leave a device and serve on another like at home.
 #include "kv_door.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Extension luna.ext.slices/0: attention over KV that lies on other devices has the bits of KV that
+// Extension luna.ext.slices/1: attention over KV that lies on other devices has the bits of KV that
 // lies at home.
 #include "slice_rig.hpp"
 

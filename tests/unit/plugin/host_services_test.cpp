@@ -78,10 +78,10 @@ TEST(HostServices, ServicesAreFoundByIdAndUnknownOnesAreNull) {
   const VirtualClock clock{};
   HostServices services({&clock, 0, {}});
   const int table = 0;
-  services.add_service("luna.svc.test/0", &table);
+  services.add_service("luna.svc.test/1", &table);
   const luna_host* host = services.host_for("p");
-  EXPECT_EQ(host->service(host, "luna.svc.test/0"), &table);
-  EXPECT_EQ(host->service(host, "luna.svc.test/1"), nullptr);
+  EXPECT_EQ(host->service(host, "luna.svc.test/1"), &table);
+  EXPECT_EQ(host->service(host, "luna.svc.test/2"), nullptr);
   EXPECT_EQ(host->service(host, nullptr), nullptr);
 }
 

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
     Zoo,
     testing::Values(
         Animal{"other_major", {"built for plugin ABI 99.", "this program has"}},
-        Animal{"newer_minor", {"needs plugin ABI 0.99 or newer"}},
+        Animal{"newer_minor", {"needs plugin ABI 1.99 or newer"}},
         Animal{"broken_note", {"the note's owner, type or size is not Luna's"}},
         Animal{"no_note", {"no .note.luna section"}},
         Animal{"no_entry", {"the entry symbol luna_plugin_query is missing"}},
@@ -67,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
         Animal{"undefined_symbol", {"cannot be loaded", "luna_zoo_missing_symbol"}},
         Animal{"note_differs", {"its id is 'org.luna.test.other'", "'org.luna.test.zoo'"}},
         Animal{"refuses_host", {"refuses this program's plugin ABI"}},
-        Animal{"small_table", {"its table of kind luna.scheduler/0 has"}},
-        Animal{"no_table", {"offers no table of kind luna.scheduler/0"}},
+        Animal{"small_table", {"its table of kind luna.scheduler/1 has"}},
+        Animal{"no_table", {"offers no table of kind luna.scheduler/1"}},
         Animal{"no_create", {"lacks a function"}},
         Animal{"no_plan", {"lacks a function"}},
         Animal{"throws_in_constructor", {"thrown by a constructor", "phase 'load'"}},
@@ -113,7 +113,7 @@ TEST_F(ZooFolder, RemovedPluginIsNotFoundAndTheFoldersAreNamed) {
   const Outcome outcome = start(folder_, "600000");
   ASSERT_TRUE(WIFEXITED(outcome.wait_status));
   EXPECT_EQ(WEXITSTATUS(outcome.wait_status), 1);
-  EXPECT_THAT(outcome.output, HasSubstr("plugin 'zoo' of kind luna.scheduler/0 was not found"));
+  EXPECT_THAT(outcome.output, HasSubstr("plugin 'zoo' of kind luna.scheduler/1 was not found"));
   EXPECT_THAT(outcome.output, HasSubstr("searched: " + folder_.string()));
 }
 

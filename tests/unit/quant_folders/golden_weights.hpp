@@ -161,6 +161,7 @@ class FormatPlugin {
   Result<luna_weight_desc> describe(const GoldenWeight& weight) {
     const luna_tensor_table entries = weight.table();
     luna_weight_desc desc{};
+    desc.struct_size = sizeof(desc);
     luna_err err = make_err();
     LUNA_TRY(to_result(
         table_->describe(self_, &entries, to_abi(weight.name()), weight.own_entry(), &desc, &err),

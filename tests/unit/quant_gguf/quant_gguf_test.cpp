@@ -73,6 +73,7 @@ class QuantGguf : public ::testing::Test {
 
   Result<luna_weight_desc> describe() {
     luna_weight_desc desc{};
+    desc.struct_size = sizeof(desc);
     luna_err err = make_err();
     LUNA_TRY(to_result(
         table_->describe(self_, &entries_, to_abi("w"), 0, &desc, &err), err, "describe"));

@@ -120,7 +120,7 @@ typedef struct luna_step {
 
 typedef struct luna_backend_if {
   luna_if head;
-  /* Device i; LUNA_END past the last. [main] */
+  /* Device i; LUNA_END past the last. Writes struct_size bytes at most. [main] */
   luna_status (*device_info)(void* self, uint32_t i, luna_device_info*);
   luna_status (*open)(void* self, const luna_device_open*, void** device, luna_err*);   /* [main] */
   /* Stops the device's threads; no step is running. [main] */
@@ -161,7 +161,7 @@ typedef struct luna_backend_if {
 /* ---- extension: KV blocks in and out of a device ----------------------------------------------- */
 /* What head.ext() of a backend answers for this id: a luna_kv_blocks_if, or NULL where blocks cannot
  * leave its devices. */
-#define LUNA_EXT_KV_BLOCKS "luna.ext.kv_blocks/0"
+#define LUNA_EXT_KV_BLOCKS "luna.ext.kv_blocks/1"
 
 /* Layers [first_layer, first_layer + n_layers) of some blocks of a KV buffer. Outside, they lie as
  * [n_blocks][n_layers] of equal size: n_blocks times the kv_block_bytes of such a layout with
@@ -190,10 +190,10 @@ typedef struct luna_kv_blocks_if {
 /* ---- extension: attention where the KV lies ----------------------------------------------------- */
 /* What head.ext() of a backend answers for this id: a luna_slices_if, or NULL where its attention
  * reads its own KV alone. */
-#define LUNA_EXT_SLICES "luna.ext.slices/0"
+#define LUNA_EXT_SLICES "luna.ext.slices/1"
 
 /* Between the owner of sequences and a device that holds slices of them there is one communicator of
- * two ranks (luna.ext.collective/0) with room for two messages of message_bytes each way. Rank 0 is
+ * two ranks (luna.ext.collective/1) with room for two messages of message_bytes each way. Rank 0 is
  * the owner: its attend posts queries, goes on with what lies at home, then waits for the states.
  * Rank 1 is the guest: a service answers as queries come and waits for nothing else, so that devices
  * may serve each other. Devices of equal numbers `attention` (abi/scheduler.h) alone are paired. */

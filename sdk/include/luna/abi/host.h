@@ -42,7 +42,7 @@ struct luna_host {
   luna_status (*parallel_for)(const luna_host*, uint32_t n, void (*fn)(void* arg, uint32_t i),
                               void* arg);
 
-  /* A table of further services by id ("luna.svc.x/0"), or NULL. [any] */
+  /* A table of further services by id ("luna.svc.x/1"), or NULL. [any] */
   const void* (*service)(const luna_host*, const char* id);
 };
 

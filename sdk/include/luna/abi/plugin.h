@@ -2,8 +2,9 @@
  *
  * A plugin is a shared library that exports one function, luna_plugin_query, and carries an ELF
  * note (section .note.luna) that the host reads before it loads the library. Everything else is
- * reached by string id ("luna.scheduler/0"). A kind whose id ends in /0 is matched exactly and may
- * change with any release; /1 will be frozen.
+ * reached by string id ("luna.scheduler/1"). Ids are matched exactly. What stands behind an id of
+ * this version is frozen; a kind or an extension that must change gets the next number, and the host
+ * goes on taking the old one.
  *
  * Life cycle: found, note read, loaded (RTLD_NOW | RTLD_LOCAL), queried, accepted, init, create ...
  * destroy, fini. init and fini are called once each. The library stays loaded until the process
@@ -19,11 +20,11 @@ extern "C" {
 #endif
 
 /* Ids of the kinds. */
-#define LUNA_KIND_SCHEDULER "luna.scheduler/0"
-#define LUNA_KIND_ROLE "luna.role/0"
-#define LUNA_KIND_QUANT "luna.quant/0"
-#define LUNA_KIND_TRANSPORT "luna.transport/0"
-#define LUNA_KIND_BACKEND "luna.backend/0"
+#define LUNA_KIND_SCHEDULER "luna.scheduler/1"
+#define LUNA_KIND_ROLE "luna.role/1"
+#define LUNA_KIND_QUANT "luna.quant/1"
+#define LUNA_KIND_TRANSPORT "luna.transport/1"
+#define LUNA_KIND_BACKEND "luna.backend/1"
 
 /* Flags of a plugin. */
 #define LUNA_PLUGIN_DETERMINISTIC 1u /* outputs depend on inputs and rand_u64 streams alone */

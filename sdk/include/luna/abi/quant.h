@@ -102,7 +102,8 @@ typedef struct luna_quant_if {
    * 0 not at all .. 100. Pure. [load] */
   int32_t (*score)(void* self, const luna_tensor_table*, uint64_t entry);
   /* Describes the weight called `name`; *entry is the entry core found under that name, or
-   * UINT64_MAX where the format spreads a weight over several entries. [load] */
+   * UINT64_MAX where the format spreads a weight over several entries. Writes struct_size bytes of
+   * the description at most, and there how many of it are known. [load] */
   luna_status (*describe)(void* self, const luna_tensor_table*, luna_str name, uint64_t entry,
                           luna_weight_desc*, luna_err*);
   /* Decodes a range of rows into canonical planes. Disjoint ranges in parallel. [load] */

@@ -65,7 +65,7 @@ typedef struct luna_role_if {
 } luna_role_if;
 
 /* ---- extension: the texts that a role chooses among ------------------------------------------ */
-#define LUNA_EXT_ROLE_CHOICES "luna.ext.role_choices/0"
+#define LUNA_EXT_ROLE_CHOICES "luna.ext.role_choices/1"
 
 /* A role that names allowed_text in its model requests lists all its texts here, so that core can
  * check, when the pipeline is made, that the stage's model tells them apart by their first token. */

@@ -232,7 +232,7 @@ typedef struct luna_scheduler_if {
 /* ---- extension: what an instance does by its settings ---------------------------------------- */
 /* What head.ext() of a scheduler answers for this id: a luna_scheduler_traits that lives as long as
  * the instance, or NULL where the table's flags hold for every instance. */
-#define LUNA_EXT_SCHEDULER_TRAITS "luna.ext.scheduler_traits/0"
+#define LUNA_EXT_SCHEDULER_TRAITS "luna.ext.scheduler_traits/1"
 
 typedef struct luna_scheduler_traits {
   uint32_t struct_size;
@@ -242,7 +242,7 @@ typedef struct luna_scheduler_traits {
 /* ---- extension: what the policy's reason codes mean ------------------------------------------ */
 /* What head.ext() of a scheduler answers for this id: a luna_reasons in static storage. Asked for
  * where LUNA_SCHEDULER_REASONS is set, then also with NULL for the instance. */
-#define LUNA_EXT_REASONS "luna.ext.reasons/0"
+#define LUNA_EXT_REASONS "luna.ext.reasons/1"
 
 typedef struct luna_reason {
   uint32_t code;       /* of an action; below 256: a common one that the policy gives */
@@ -258,7 +258,7 @@ typedef struct luna_reasons {
 } luna_reasons;
 
 /* ---- extension: weights of roles -------------------------------------------------------------- */
-#define LUNA_EXT_ROLE_WEIGHTS "luna.ext.role_weights/0"
+#define LUNA_EXT_ROLE_WEIGHTS "luna.ext.role_weights/1"
 
 typedef struct luna_role_weight {
   luna_str role;  /* as a [[stage]] names it */

@@ -4,7 +4,7 @@
  * `run` (a name that they share), `token_file` (their secret) and `host` (where others reach this
  * one) of a transport that declares them and whose table in the TOML does not. connect never blocks (LUNA_AGAIN: call again); post takes a
  * batch; poll never blocks. Communication inside a step goes through the optional extension
- * "luna.ext.collective/0", whose communicators are bound to op programs and called by the devices'
+ * "luna.ext.collective/1", whose communicators are bound to op programs and called by the devices'
  * executors, never by core. */
 #ifndef LUNA_ABI_TRANSPORT_H
 #define LUNA_ABI_TRANSPORT_H
@@ -68,7 +68,8 @@ typedef struct luna_xfer_done {
 
 typedef struct luna_transport_if {
   luna_if head;
-  luna_status (*caps)(void* self, luna_transport_caps*);                        /* [any] */
+  /* Writes struct_size bytes at most. [any] */
+  luna_status (*caps)(void* self, luna_transport_caps*);
   /* This endpoint's address, at most LUNA_ADDRESS_BYTES_MAX bytes. [main] */
   luna_status (*address)(void* self, uint8_t* blob, uint32_t* n_bytes);
   /* LUNA_AGAIN until the peer is there; then *peer is its number. [io] */
@@ -86,7 +87,7 @@ typedef struct luna_transport_if {
 } luna_transport_if;
 
 /* ---- extension: communication inside a step -------------------------------------------------- */
-#define LUNA_EXT_COLLECTIVE "luna.ext.collective/0"
+#define LUNA_EXT_COLLECTIVE "luna.ext.collective/1"
 
 #define LUNA_REDUCE_SUM_F32 1u
 

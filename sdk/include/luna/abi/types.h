@@ -1,5 +1,10 @@
 /* Plain data that every kind of plugin shares. C11 and C++20; fixed-width integers only, so that
- * the layout is the same for every compiler. Nothing here is frozen while the ids end in /0. */
+ * the layout is the same for every compiler.
+ *
+ * This is ABI 1.0 and frozen. Within major version 1 nothing moves, goes or changes its meaning; what
+ * begins with its size, and rows that are walked with a stride, may grow at their end, and values may
+ * be added to sets, with a new minor version. tests/golden/abi-1.0/layout.txt has every size, offset
+ * and value, and says which records grow; docs/plugin-rules.md says how. */
 #ifndef LUNA_ABI_TYPES_H
 #define LUNA_ABI_TYPES_H
 
@@ -10,12 +15,16 @@
 extern "C" {
 #endif
 
-#define LUNA_ABI_MAJOR 0u
-#define LUNA_ABI_MINOR 1u
+#define LUNA_ABI_MAJOR 1u
+#define LUNA_ABI_MINOR 0u
+
+/* Bytes of T up to the field f and with it: the size of T in the minor version whose last field f is. */
+#define LUNA_SIZE_THROUGH(T, f) (offsetof(T, f) + sizeof(((T*)0)->f))
 
 /* True when the producer of *p knew the field f: structs grow at the end only, in both directions.
- * Compare with >=, never with ==. */
-#define LUNA_HAS(p, T, f) ((p) && (p)->struct_size >= offsetof(T, f) + sizeof(((T*)0)->f))
+ * Compare with >=, never with ==; never with sizeof(T), which grows with the minor version. Who fills
+ * a record of the other side writes struct_size bytes of it at most. */
+#define LUNA_HAS(p, T, f) ((p) && (p)->struct_size >= LUNA_SIZE_THROUGH(T, f))
 
 /* 0 is success, above 0 a benign answer, below 0 an error. */
 typedef int32_t luna_status;
