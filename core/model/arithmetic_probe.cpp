@@ -2,6 +2,7 @@
 
 #include "core/base/units.hpp"
 #include "core/base/word_hash.hpp"
+#include "core/model/architecture.hpp"
 #include "core/model/program_builder.hpp"
 #include "core/model/weight_names.hpp"
 
@@ -95,8 +96,7 @@ ShardWeight describe(const std::string& name, const WeightShape& shape) {
 WeightShape shape_of(const ModelConfig& config, const std::string& name) {
   if (name == kEmbeddingName) return {config.vocab_size, config.hidden_size};
   if (name == kOutputNormName) return {1, config.hidden_size};
-  for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-    const auto weight = static_cast<LayerWeight>(i);
+  for (const LayerWeight weight : architecture_of(config).layer_weights) {
     if (name.ends_with(layer_weight_name(0, weight).substr(5)))
       return layer_weight_shape(config, weight);
   }

@@ -1,6 +1,7 @@
 // `config.json` and `generation_config.json` of a Hugging Face folder, as the keys of a GGUF file.
 #pragma once
 
+#include "core/model/architecture.hpp"
 #include "core/model/weight_file.hpp"
 
 #include <luna/result.hpp>
@@ -15,6 +16,7 @@ namespace luna::model {
 
 /// Of `config.json` what the runtime needs. Moved, never copied: entries point into its texts.
 struct HfConfig {
+  const Architecture* architecture = nullptr;
   /// The hyper-parameters under the names of GGUF ("llama.block_count"), then what
   /// "quantization_config" says, flattened ("quantization_config.config_groups.group_0.format").
   std::vector<MetadataEntry> metadata;

@@ -154,7 +154,7 @@ Result<void> HfFolder::open_file(const std::filesystem::path& path) {
 Result<void> HfFolder::add_tensors(const SafetensorsFile& file, const std::string& file_name) {
   for (const TensorInfo& found : file.tensors()) {
     if (found.name.ends_with(kComputedSuffix)) continue;
-    std::string name = name_from_hf(found.name);
+    std::string name = name_from_hf(*config_.architecture, found.name);
     // A tied head is the embedding; what some writers store beside it is a copy.
     if (config_.tied_head && module_of(name) == module_of(kHeadName)) continue;
     if (name == kRopeFactorsName || !tensor_idx_by_name_.emplace(name, tensors_.size()).second) {
@@ -189,12 +189,13 @@ Result<void> HfFolder::check_vocab_size() const {
   if (embedding != nullptr && embedding->rank == 2 && embedding->dims[0] != config_.vocab_size) {
     return Error{Code::corrupt,
                  "vocab_size = " + std::to_string(config_.vocab_size) + ": " +
-                     name_to_hf(kEmbeddingName) + " has " + std::to_string(embedding->dims[0]) +
-                     " rows"};
+                     name_to_hf(*config_.architecture, kEmbeddingName) + " has " +
+                     std::to_string(embedding->dims[0]) + " rows"};
   }
   if (!config_.tied_head && parts_of(kHeadName).empty()) {
     return Error{Code::corrupt,
-                 "tie_word_embeddings = false: tensor " + name_to_hf(kHeadName) + " is missing"};
+                 "tie_word_embeddings = false: tensor " +
+                     name_to_hf(*config_.architecture, kHeadName) + " is missing"};
   }
   return {};
 }
@@ -231,7 +232,7 @@ std::vector<const TensorInfo*> HfFolder::parts_of(std::string_view name) const {
 }
 
 std::string HfFolder::name_in_file(std::string_view name) const {
-  return name_to_hf(name);
+  return name_to_hf(*config_.architecture, name);
 }
 
 }  // namespace luna::model

@@ -6,22 +6,20 @@
 namespace luna::model {
 namespace {
 
-struct NamePair {
-  std::string_view hf;
-  std::string_view ours;
-};
-
-constexpr std::array<NamePair, 3> kModules = {
+constexpr std::array<HfModule, 3> kModules = {
     {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
-constexpr std::array<NamePair, 9> kLayerModules = {{{"input_layernorm", "attn_norm"},
-                                                    {"self_attn.q_proj", "attn_q"},
-                                                    {"self_attn.k_proj", "attn_k"},
-                                                    {"self_attn.v_proj", "attn_v"},
-                                                    {"self_attn.o_proj", "attn_output"},
-                                                    {"post_attention_layernorm", "ffn_norm"},
-                                                    {"mlp.gate_proj", "ffn_gate"},
-                                                    {"mlp.up_proj", "ffn_up"},
-                                                    {"mlp.down_proj", "ffn_down"}}};
+/// Of layers, where the family has no other name.
+constexpr std::array<HfModule, 11> kLayerModules = {{{"input_layernorm", "attn_norm"},
+                                                     {"self_attn.q_proj", "attn_q"},
+                                                     {"self_attn.k_proj", "attn_k"},
+                                                     {"self_attn.v_proj", "attn_v"},
+                                                     {"self_attn.q_norm", "attn_q_norm"},
+                                                     {"self_attn.k_norm", "attn_k_norm"},
+                                                     {"self_attn.o_proj", "attn_output"},
+                                                     {"post_attention_layernorm", "ffn_norm"},
+                                                     {"mlp.gate_proj", "ffn_gate"},
+                                                     {"mlp.up_proj", "ffn_up"},
+                                                     {"mlp.down_proj", "ffn_down"}}};
 constexpr std::string_view kHfLayers = "model.layers.";
 constexpr std::string_view kOurLayers = "blk.";
 
@@ -31,46 +29,53 @@ bool is_plain_number(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
+/// Which name of a module is given, and which is wanted.
+struct Direction {
+  std::string_view HfModule::*from;
+  std::string_view HfModule::*to;
+  std::string_view layers_from;
+  std::string_view layers_to;
+};
+constexpr Direction kFromHf = {&HfModule::hf, &HfModule::ours, kHfLayers, kOurLayers};
+constexpr Direction kToHf = {&HfModule::ours, &HfModule::hf, kOurLayers, kHfLayers};
+
 /// Translates `module`, or gives nothing.
-template <std::size_t N>
-std::string_view translate(const std::array<NamePair, N>& pairs,
+std::string_view translate(std::span<const HfModule> modules,
                            std::string_view module,
-                           std::string_view NamePair::*from,
-                           std::string_view NamePair::*to) {
-  for (const NamePair& pair : pairs)
-    if (pair.*from == module) return pair.*to;
+                           const Direction& direction) {
+  for (const HfModule& known : modules)
+    if (known.*direction.from == module) return known.*direction.to;
   return {};
 }
 
-std::string rename(std::string_view name,
-                   std::string_view NamePair::*from,
-                   std::string_view NamePair::*to) {
-  const bool is_from_hf = from == &NamePair::hf;
-  const std::string_view layers = is_from_hf ? kHfLayers : kOurLayers;
-  const std::string_view layers_to = is_from_hf ? kOurLayers : kHfLayers;
+std::string rename(const Architecture& architecture,
+                   std::string_view name,
+                   const Direction& direction) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::string(name);
   const std::string_view module = name.substr(0, dot);
   const std::string part(name.substr(dot));
-  if (const auto found = translate(kModules, module, from, to); !found.empty())
+  if (const auto found = translate(kModules, module, direction); !found.empty())
     return std::string(found) + part;
-  if (!module.starts_with(layers)) return std::string(name);
-  const std::string_view rest = module.substr(layers.size());
+  if (!module.starts_with(direction.layers_from)) return std::string(name);
+  const std::string_view rest = module.substr(direction.layers_from.size());
   const std::string_view number = rest.substr(0, rest.find('.'));
   if (!is_plain_number(number) || number.size() == rest.size()) return std::string(name);
-  const auto found = translate(kLayerModules, rest.substr(number.size() + 1), from, to);
+  const std::string_view in_layer = rest.substr(number.size() + 1);
+  auto found = translate(architecture.hf_modules, in_layer, direction);
+  if (found.empty()) found = translate(kLayerModules, in_layer, direction);
   if (found.empty()) return std::string(name);
-  return std::string(layers_to) + std::string(number) + "." + std::string(found) + part;
+  return std::string(direction.layers_to) + std::string(number) + "." + std::string(found) + part;
 }
 
 }  // namespace
 
-std::string name_from_hf(std::string_view hf_name) {
-  return rename(hf_name, &NamePair::hf, &NamePair::ours);
+std::string name_from_hf(const Architecture& architecture, std::string_view hf_name) {
+  return rename(architecture, hf_name, kFromHf);
 }
 
-std::string name_to_hf(std::string_view name) {
-  return rename(name, &NamePair::ours, &NamePair::hf);
+std::string name_to_hf(const Architecture& architecture, std::string_view name) {
+  return rename(architecture, name, kToHf);
 }
 
 }  // namespace luna::model

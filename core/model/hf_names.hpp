@@ -1,5 +1,7 @@
-// The names of a Llama's tensors in Hugging Face folders, and ours, which are GGUF's.
+// The names of tensors in Hugging Face folders, and ours, which are GGUF's.
 #pragma once
+
+#include "core/model/architecture.hpp"
 
 #include <string>
 #include <string_view>
@@ -8,9 +10,9 @@ namespace luna::model {
 
 /// "model.layers.3.self_attn.q_proj.qweight" -> "blk.3.attn_q.qweight": the module is translated,
 /// what a format calls the part stays. A name that is not known stays as it is.
-std::string name_from_hf(std::string_view hf_name);
+std::string name_from_hf(const Architecture& architecture, std::string_view hf_name);
 
 /// The way back; a name that no folder has stays as it is.
-std::string name_to_hf(std::string_view name);
+std::string name_to_hf(const Architecture& architecture, std::string_view name);
 
 }  // namespace luna::model

@@ -1,12 +1,13 @@
 #include "core/model/model_config.hpp"
 
+#include "core/model/architecture.hpp"
+#include "core/model/config_keys.hpp"
 #include "core/model/rope_frequencies.hpp"
 #include "core/model/weight_file.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <luna/abi/quant.h>
 
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,84 +15,16 @@
 namespace luna::model {
 namespace {
 
-constexpr std::array<std::string_view, 1> kArchitectures = {"llama"};
-constexpr std::uint64_t kSizeMax = 1u << 24;    // widths: far above any model, products fit 64 bits
-constexpr std::uint64_t kLayersMax = 1u << 20;  // check_weights() finds missing layers quickly
-
-/// Reads the keys of one architecture: "llama." + name.
-class Keys {
- public:
-  Keys(const WeightFile& file, std::string architecture)
-      : file_(file), prefix_(std::move(architecture) + ".") {}
-
-  [[nodiscard]] std::string full(std::string_view name) const {
-    return prefix_ + std::string(name);
-  }
-
-  /// A count in 1..max, or nothing where the key is absent.
-  [[nodiscard]] Result<std::optional<std::uint32_t>> find_count(std::string_view name,
-                                                                std::uint64_t max) const {
-    LUNA_TRY(const auto value, find_unsigned(file_, full(name)));
-    if (!value) return std::optional<std::uint32_t>{};
-    if (*value == 0 || *value > max) return refused(name, std::to_string(*value), 1, max);
-    return std::optional<std::uint32_t>{static_cast<std::uint32_t>(*value)};
-  }
-
-  [[nodiscard]] Result<std::uint32_t> count(std::string_view name, std::uint64_t max) const {
-    LUNA_TRY(const auto value, find_count(name, max));
-    if (!value) return Error{Code::corrupt, full(name) + ": the key is missing"};
-    return *value;
-  }
-
-  /// A finite number above 0, or `fallback` where the key is absent.
-  [[nodiscard]] Result<double> positive(std::string_view name, double fallback) const {
-    LUNA_TRY(const auto value, find_number(file_, full(name)));
-    if (!value) return fallback;
-    if (!std::isfinite(*value) || *value <= 0.0) {
-      return Error{Code::corrupt,
-                   full(name) + " = " + std::to_string(*value) + ": must be finite and above 0"};
-    }
-    return *value;
-  }
-
-  /// Refuses a feature that is switched on by a number other than 0.
-  [[nodiscard]] Result<void> refuse(std::string_view name, std::string_view feature) const {
-    LUNA_TRY(const auto value, find_unsigned(file_, full(name)));
-    if (value.value_or(0) == 0) return {};
-    return Error{Code::unsupported,
-                 full(name) + " = " + std::to_string(*value) + ": " + std::string(feature) +
-                     " is not built"};
-  }
-
-  [[nodiscard]] const WeightFile& file() const { return file_; }
-
- private:
-  [[nodiscard]] Error refused(std::string_view name,
-                              const std::string& value,
-                              std::uint64_t min,
-                              std::uint64_t max) const {
-    return Error{Code::corrupt,
-                 full(name) + " = " + value + ": must be in " + std::to_string(min) + ".." +
-                     std::to_string(max)};
-  }
-
-  const WeightFile& file_;
-  const std::string prefix_;
-};
-
-Result<std::string> read_architecture(const WeightFile& file) {
+Result<const Architecture*> read_architecture(const WeightFile& file) {
   LUNA_TRY(const auto name, find_text(file, "general.architecture"));
   if (!name) return Error{Code::corrupt, "general.architecture: the key is missing"};
-  std::string known;
-  for (const std::string_view architecture : kArchitectures) {
-    if (*name == architecture) return std::string(*name);
-    known += (known.empty() ? "" : ", ") + std::string(architecture);
-  }
-  return Error{Code::unsupported,
-               "general.architecture = \"" + printable(*name) + "\": Luna knows " + known};
+  if (const Architecture* found = find_architecture(*name)) return found;
+  return Error{
+      Code::unsupported,
+      "general.architecture = \"" + printable(*name) + "\": Luna knows " + known_architectures()};
 }
 
-Result<RopeScaling> read_rope_scaling(const Keys& keys) {
+Result<RopeScaling> read_rope_scaling(const ConfigKeys& keys) {
   RopeScaling scaling;
   LUNA_TRY(const auto type, find_text(keys.file(), keys.full("rope.scaling.type")));
   // Files from before the type was stated have a factor alone, and it meant linear scaling.
@@ -151,7 +84,9 @@ Result<std::vector<float>> read_rope_factors(const WeightFile& file, std::uint32
   return factors;
 }
 
-Result<RopeConfig> read_rope(const Keys& keys, std::uint32_t head_dim) {
+Result<RopeConfig> read_rope(const ConfigKeys& keys,
+                             const Architecture& family,
+                             std::uint32_t head_dim) {
   LUNA_TRY(const auto stated, keys.find_count("rope.dimension_count", kSizeMax));
   const std::uint32_t n_rot = stated.value_or(head_dim);
   if (n_rot > head_dim || n_rot % 2 != 0) {
@@ -167,12 +102,12 @@ Result<RopeConfig> read_rope(const Keys& keys, std::uint32_t head_dim) {
   LUNA_TRY(const RopeScaling scaling, read_rope_scaling(keys));
   LUNA_TRY(const auto factors, read_rope_factors(keys.file(), n_rot));
   RopeConfig rope = make_rope(n_rot, base, scaling, factors);
-  // GGUF stores Q and K of this family permuted to interleaved pairs, other files as trained.
-  rope.interleaved = keys.file().container() == LUNA_CONTAINER_GGUF;
+  rope.interleaved =
+      family.has_permuted_gguf_heads && keys.file().container() == LUNA_CONTAINER_GGUF;
   return rope;
 }
 
-Result<void> read_heads(const Keys& keys, ModelConfig& config) {
+Result<void> read_heads(const ConfigKeys& keys, ModelConfig& config) {
   LUNA_TRY(config.n_heads, keys.count("attention.head_count", kSizeMax));
   LUNA_TRY(const auto n_kv_heads, keys.find_count("attention.head_count_kv", kSizeMax));
   config.n_kv_heads = n_kv_heads.value_or(config.n_heads);
@@ -199,7 +134,7 @@ Result<void> read_heads(const Keys& keys, ModelConfig& config) {
 }
 
 /// vocab_size is what the embedding holds; the key is often absent.
-Result<std::uint32_t> read_vocab_size(const Keys& keys) {
+Result<std::uint32_t> read_vocab_size(const ConfigKeys& keys) {
   const TensorInfo* embedding = keys.file().find_tensor(kEmbeddingName);
   if (embedding == nullptr || embedding->rank != 2) {
     return Error{Code::corrupt,
@@ -219,10 +154,11 @@ Result<std::uint32_t> read_vocab_size(const Keys& keys) {
 
 Result<ModelConfig> read_model_config(const WeightFile& file) {
   ModelConfig config;
-  LUNA_TRY(config.architecture, read_architecture(file));
+  LUNA_TRY(const Architecture* family, read_architecture(file));
+  config.architecture = family->name;
   LUNA_TRY(const auto name, find_text(file, "general.name"));
   config.name = name.value_or("");
-  const Keys keys(file, config.architecture);
+  const ConfigKeys keys(file, config.architecture);
   LUNA_TRY(config.n_layers, keys.count("block_count", kLayersMax));
   LUNA_TRY(config.hidden_size, keys.count("embedding_length", kSizeMax));
   LUNA_TRY(config.ffn_size, keys.count("feed_forward_length", kSizeMax));
@@ -237,11 +173,10 @@ Result<ModelConfig> read_model_config(const WeightFile& file) {
   config.norm_eps = static_cast<float>(eps);
   LUNA_TRY(const double scale, keys.positive("attention.scale", 1.0 / std::sqrt(config.head_dim)));
   config.attention_scale = static_cast<float>(scale);
-  LUNA_TRY(keys.refuse("expert_count", "a mixture of experts"));
-  LUNA_TRY(keys.refuse("attention.sliding_window", "a sliding window"));
   LUNA_TRY(config.vocab_size, read_vocab_size(keys));
   config.tied_head = file.parts_of(kHeadName).empty();
-  LUNA_TRY(config.rope, read_rope(keys, config.head_dim));
+  LUNA_TRY(config.rope, read_rope(keys, *family, config.head_dim));
+  LUNA_TRY(family->read_keys(keys, config));
   return config;
 }
 

@@ -19,7 +19,7 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;  ///< "llama"
+  std::string architecture;  ///< name of an Architecture: "llama"
   std::string name;          ///< general.name, for people
   std::uint32_t hidden_size = 0;
   std::uint32_t n_layers = 0;

@@ -3,6 +3,7 @@
 #include "core/base/output_file.hpp"
 #include "core/base/parallel_for.hpp"
 #include "core/base/units.hpp"
+#include "core/model/architecture.hpp"
 #include "core/model/awq_scales.hpp"
 #include "core/model/block_quantizer.hpp"
 #include "core/model/block_values.hpp"
@@ -93,6 +94,11 @@ class ModelQuantizer {
                        (to_gguf ? " is a folder; awq, gptq and int8 are made of those"
                                 : " is GGUF; q4_0, q4_1, q8_0 and q4_k are made of that")};
     }
+    if (!to_gguf && architecture_of(source_file_->config).has_hf_norms_less_one) {
+      return Error{Code::unsupported,
+                   "--type " + options_.type + ": folders of " + source_file_->config.architecture +
+                       " models, whose norms are kept less one, are not written"};
+    }
     std::error_code error;
     if (std::filesystem::exists(options_.out, error) && !options_.force) {
       const bool is_free = !to_gguf && std::filesystem::is_directory(options_.out, error) &&
@@ -108,6 +114,12 @@ class ModelQuantizer {
 
   Result<void> check_calibration() const {
     if (options_.calibration.empty()) return {};
+    // The pass that keeps a layer's inputs computes a Llama's.
+    if (source_file_->config.architecture != "llama") {
+      return Error{Code::unsupported,
+                   "--calibration: a " + source_file_->config.architecture +
+                       " model is rounded to nearest only; llama is calibrated"};
+    }
     const std::uint32_t n_vocab = source_file_->config.vocab_size;
     if (options_.calibration.size() < kCalibrationTokensMin ||
         std::ranges::any_of(options_.calibration, [&](auto id) { return id >= n_vocab; })) {
@@ -253,7 +265,7 @@ class ModelQuantizer {
   }
 
   Result<void> write_folder(const PackedOptions& packed) {
-    PackedFolder out(options_.source, options_.out);
+    PackedFolder out(options_.source, options_.out, architecture_of(source_file_->config));
     LUNA_TRY(out.begin(quantization_config(packed)));
     LUNA_TRY(check_room(options_.out, report_.source_bytes / 2));
     const bool is_scaled = !options_.calibration.empty();
@@ -340,16 +352,16 @@ class ModelQuantizer {
     for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
       LayerValues values;
       std::uint64_t n_bytes = 0;
-      for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-        const std::string name = layer_weight_name(layer, static_cast<LayerWeight>(i));
-        LUNA_TRY(values[i], values_of(name));
+      for (const LayerWeight weight : architecture_of(config).layer_weights) {
+        const std::string name = layer_weight_name(layer, weight);
+        LUNA_TRY(values[static_cast<std::size_t>(weight)], values_of(name));
         for (const TensorInfo* part : file().parts_of(name))
           n_bytes += part->n_bytes;
       }
       const LayerInputs inputs = run_layer(config, values, n_threads_, x);
       scale_layer(config, inputs, rounding, n_threads_, values);
-      for (std::size_t i = 0; i < kNLayerWeights; ++i)
-        LUNA_TRY(sink(layer_weight_name(layer, static_cast<LayerWeight>(i)), values[i]));
+      for (const LayerWeight weight : architecture_of(config).layer_weights)
+        LUNA_TRY(sink(layer_weight_name(layer, weight), values[static_cast<std::size_t>(weight)]));
       LUNA_TRY(tell(n_bytes));
     }
     return {};

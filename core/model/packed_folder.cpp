@@ -38,8 +38,10 @@ Result<std::string> read_text(const std::filesystem::path& path) {
 
 }  // namespace
 
-PackedFolder::PackedFolder(std::filesystem::path source, std::filesystem::path folder)
-    : source_(std::move(source)), folder_(std::move(folder)) {}
+PackedFolder::PackedFolder(std::filesystem::path source,
+                           std::filesystem::path folder,
+                           const Architecture& architecture)
+    : source_(std::move(source)), folder_(std::move(folder)), architecture_(architecture) {}
 
 PackedFolder::~PackedFolder() {
   if (is_finished_) return;
@@ -68,13 +70,13 @@ Result<void> PackedFolder::copy(const TensorInfo& tensor) {
   part.dtype = tensor.type_name;
   part.shape.assign(tensor.dims.begin(), tensor.dims.begin() + tensor.rank);
   part.bytes.assign(tensor.bytes.begin(), tensor.bytes.end());
-  return take({name_to_hf(tensor.name), std::move(part)});
+  return take({name_to_hf(architecture_, tensor.name), std::move(part)});
 }
 
 Result<void> PackedFolder::add(const std::string& weight_name, std::vector<PackedPart> parts) {
   const std::string module = weight_name.substr(0, weight_name.rfind('.') + 1);
   for (PackedPart& part : parts) {
-    const std::string name = name_to_hf(module + part.name);
+    const std::string name = name_to_hf(architecture_, module + part.name);
     LUNA_TRY(take({name, std::move(part)}));
   }
   return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/base/output_file.hpp"
+#include "core/model/architecture.hpp"
 #include "core/model/packed_quantizer.hpp"
 #include "core/model/weight_file.hpp"
 
@@ -19,7 +20,9 @@ namespace luna::model {
 class PackedFolder {
  public:
   /// source  the folder that config.json and the tokenizer's files are taken from
-  PackedFolder(std::filesystem::path source, std::filesystem::path folder);
+  PackedFolder(std::filesystem::path source,
+               std::filesystem::path folder,
+               const Architecture& architecture);
   PackedFolder(const PackedFolder&) = delete;
   PackedFolder& operator=(const PackedFolder&) = delete;
   ~PackedFolder();
@@ -47,6 +50,7 @@ class PackedFolder {
 
   const std::filesystem::path source_;
   const std::filesystem::path folder_;
+  const Architecture& architecture_;
   bool made_folder_ = false;
   bool is_finished_ = false;
   std::string config_;

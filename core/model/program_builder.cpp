@@ -1,18 +1,15 @@
 #include "core/model/program_builder.hpp"
 
+#include "core/base/assert.hpp"
 #include "core/base/units.hpp"
-#include "core/model/llama_ops.hpp"
+#include "core/model/architecture.hpp"
+#include "core/model/layer_ops.hpp"
 #include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
-
-#include <algorithm>
 
 namespace luna::model {
 namespace {
 
-/// Layers that choose together what KV they keep. Each alone: then the choice does not depend on
-/// which device holds which layers.
-constexpr std::uint32_t kPruneGroupLayers = 1;
 constexpr std::uint32_t kHiddenTag = 0;  // hidden states are all that ranks send each other
 
 ProgramLimits program_limits(const luna_kv_layout& kv, const ProgramOptions& options) {
@@ -27,23 +24,20 @@ ProgramLimits program_limits(const luna_kv_layout& kv, const ProgramOptions& opt
   return limits;
 }
 
-class LlamaWriter : private LlamaOps {
+class ProgramWriter : private LayerOps {
  public:
-  LlamaWriter(const ModelConfig& config,
-              const ShardSpec& shard,
-              std::span<const ShardWeight> weights,
-              const ProgramLimits& limits)
-      : LlamaOps(config, weights, limits),
-        shard_(shard),
-        prunes_((limits.kv.flags & LUNA_KV_OBSERVED) != 0) {}
+  ProgramWriter(const ModelConfig& config,
+                const ShardSpec& shard,
+                std::span<const ShardWeight> weights,
+                const ProgramLimits& limits)
+      : LayerOps(config, shard, weights, limits) {}
 
   Result<Program> write(const ProgramOptions& options) && {
     b_.kv_copy();
     if (options.n_slice_peers > 0) b_.allow_slices();
-    frequencies_ = b_.constant(config_.rope.frequencies);   // [n_rot / 2]
-    ViewId x = shard_.has_embedding ? embed() : receive();  // [n, hidden_size]
-    for (std::uint32_t layer = shard_.layers.first; layer < shard_.layers.end(); ++layer)
-      write_layer(x, layer);
+    write_constants();
+    const ViewId x = shard_.has_embedding ? embed() : receive();  // [n, hidden_size]
+    write_layers(x);
     if (shard_.has_head) {
       write_head(x, options.n_candidates);
     } else {
@@ -53,58 +47,18 @@ class LlamaWriter : private LlamaOps {
   }
 
  private:
-  ViewId embed() { return b_.embed(matrix(index_of(kEmbeddingName))); }
   ViewId receive() {
     return b_.recv(config_.hidden_size, shard_.recv_from.value_or(0), kHiddenTag);
   }
 
-  /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size]
-  void write_layer(ViewId x, std::uint32_t layer) {
-    const auto name = [&](LayerWeight w) { return layer_weight_name(layer, w); };
-    const std::uint32_t kv_layer = layer - shard_.layers.first;
-
-    const ViewId a = norm(x, name(LayerWeight::attention_norm));  // [n, hidden_size]
-    const ViewId q = linear(a, name(LayerWeight::query));         // [n, n_heads * head_dim]
-    const ViewId k = linear(a, name(LayerWeight::key));           // [n, n_kv_heads * head_dim]
-    const ViewId v = linear(a, name(LayerWeight::value));         // [n, n_kv_heads * head_dim]
-    rotate(q, config_.n_heads);
-    rotate(k, config_.n_kv_heads);
-    b_.kv_write(k, v, kv_layer);
-    const ViewId mixed = b_.attend(
-        q,  // [n, n_heads * head_dim]
-        {.layer = kv_layer, .n_heads = config_.n_heads, .scale = config_.attention_scale});
-    if (prunes_) prune(q, kv_layer);
-    b_.add_in_place(x, linear(mixed, name(LayerWeight::attention_out)));
-
-    const ViewId f = norm(x, name(LayerWeight::ffn_norm));     // [n, hidden_size]
-    const ViewId gate = linear(f, name(LayerWeight::gate));    // [n, ffn_size]
-    const ViewId up = linear(f, name(LayerWeight::up));        // [n, ffn_size]
-    const ViewId inner = b_.act_mul(gate, up, LUNA_ACT_SILU);  // [n, ffn_size]
-    b_.add_in_place(x, linear(inner, name(LayerWeight::down)));
-  }
-
-  void prune(ViewId q, std::uint32_t kv_layer) {
-    const std::uint32_t first = kv_layer / kPruneGroupLayers * kPruneGroupLayers;
-    b_.kv_prune(q,
-                {.layer = kv_layer,
-                 .n_heads = config_.n_heads,
-                 .scale = config_.attention_scale,
-                 .group_first = first,
-                 .group_last = std::min(first + kPruneGroupLayers, shard_.layers.count) - 1});
-  }
-
   /// Only rows whose logits are wanted pass the last norm and the head.
   void write_head(ViewId x, std::uint32_t n_candidates) {
-    const ViewId wanted = b_.gather_rows(x);              // [n_out, hidden_size]
-    const ViewId normed = norm(wanted, kOutputNormName);  // [n_out, hidden_size]
-    const ViewId logits =                                 // [n_out, vocab_size]
-        linear(normed, config_.tied_head ? kEmbeddingName : kHeadName);
-    b_.logits(logits);
-    b_.top_candidates(logits, n_candidates);
+    const ViewId wanted = b_.gather_rows(x);                      // [n_out, hidden_size]
+    const ViewId normed = norm_by_name(wanted, kOutputNormName);  // [n_out, hidden_size]
+    const ViewId logits =                                         // [n_out, vocab_size]
+        linear_by_name(normed, config_.tied_head ? kEmbeddingName : kHeadName);
+    finish_logits(logits, n_candidates);
   }
-
-  const ShardSpec& shard_;
-  const bool prunes_;
 };
 
 }  // namespace
@@ -129,8 +83,8 @@ std::vector<WeightPart> shard_weight_parts(const ModelConfig& config, const Shar
   const auto add = [&](std::string name) { parts.push_back({std::move(name), std::nullopt}); };
   if (shard.has_embedding) add(std::string(kEmbeddingName));
   for (std::uint32_t layer = shard.layers.first; layer < shard.layers.end(); ++layer)
-    for (std::size_t i = 0; i < kNLayerWeights; ++i)
-      add(layer_weight_name(layer, static_cast<LayerWeight>(i)));
+    for (const LayerWeight weight : architecture_of(config).layer_weights)
+      add(layer_weight_name(layer, weight));
   if (shard.has_head) {
     add(std::string(kOutputNormName));
     if (!config.tied_head) add(std::string(kHeadName));
@@ -181,7 +135,7 @@ Result<Program> build_program(const ModelConfig& config,
   const ProgramLimits limits = program_limits(shard_kv_layout(config, shard, options), options);
   if (shard.is_tensor_part())
     return build_tensor_program(config, shard, weights, limits, options.n_candidates);
-  return LlamaWriter(config, shard, weights, limits).write(options);
+  return ProgramWriter(config, shard, weights, limits).write(options);
 }
 
 }  // namespace luna::model

@@ -75,12 +75,11 @@ luna_kv_layout shard_kv_layout(const ModelConfig& config,
                                const ShardSpec& shard,
                                const ProgramOptions& options);
 
-/// Writes the program of a shard of a llama. [start-up]
+/// Writes the program of a shard. [start-up]
 ///
 /// weights  as shard_weight_parts() orders them
 /// Returns  a verified program: tokens or hidden states in, candidates and logits or hidden out
 /// Errors   invalid_argument: limits or shapes that no program may have
-/// Source   Touvron et al. 2023 (LLaMA), section 2.2; Ainslie et al. 2023 (GQA)
 Result<Program> build_program(const ModelConfig& config,
                               const ShardSpec& shard,
                               std::span<const ShardWeight> weights,

@@ -143,12 +143,13 @@ Result<std::string> probe_key(const Device& device, const ProbeSubject& subject)
   const luna_device_info& info = device.info();
   const ModelConfig& config = *subject.config;
   std::ostringstream key;
-  key << "format " << kFormat << "; backend " << device.backend_name() << "; device " << info.name
-      << "; " << info.detail << "; threads " << device.n_threads() << "; numerics "
-      << subject.program.numerics << "; kv " << subject.program.kv_dtype << " x "
-      << subject.program.kv_block_tokens << "; hidden " << config.hidden_size << "; heads "
-      << config.n_heads << " / " << config.n_kv_heads << " x " << config.head_dim << "; ffn "
-      << config.ffn_size << "; vocabulary " << config.vocab_size << "; weights";
+  key << "format " << kFormat << "; architecture " << config.architecture << "; backend "
+      << device.backend_name() << "; device " << info.name << "; " << info.detail << "; threads "
+      << device.n_threads() << "; numerics " << subject.program.numerics << "; kv "
+      << subject.program.kv_dtype << " x " << subject.program.kv_block_tokens << "; hidden "
+      << config.hidden_size << "; heads " << config.n_heads << " / " << config.n_kv_heads << " x "
+      << config.head_dim << "; ffn " << config.ffn_size << "; vocabulary " << config.vocab_size
+      << "; weights";
   for (const std::string& name : probe_tensors(config)) {
     LUNA_TRY(const ShardWeight weight, subject.source->describe(name));
     key << ' ' << weight.desc.klass << '.' << weight.desc.dtype << '.' << weight.desc.bits << '.'

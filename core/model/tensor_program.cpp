@@ -1,7 +1,8 @@
 #include "core/model/tensor_program.hpp"
 
 #include "core/base/units.hpp"
-#include "core/model/llama_ops.hpp"
+#include "core/model/architecture.hpp"
+#include "core/model/layer_ops.hpp"
 #include "core/model/weight_names.hpp"
 
 #include <algorithm>
@@ -10,81 +11,25 @@
 namespace luna::model {
 namespace {
 
-// Two strips of 16 columns, what kernels compute at a time: shares differ by few of them, and no
-// device computes a part of a strip.
-constexpr std::uint32_t kColumnUnit = 32;
-
-// What ranks send each other: hidden states to begin with, columns of every layer, logits.
+// What ranks send each other beside the columns of every layer: hidden states to begin with,
+// logits.
 constexpr std::uint32_t kHiddenTag = 0;
-constexpr std::uint32_t kGatherTag = 1;
 constexpr std::uint32_t kLogitsTag = 2;
 
-/// How the columns of an activation, which are rows of a weight, are shared out.
-struct Columns {
-  std::uint32_t count = 0;
-  std::uint32_t unit = kColumnUnit;
-
-  [[nodiscard]] ColumnShare share(const ShardSpec& shard) const {
-    return column_share(count, unit, shard.tensor_rank, shard.n_tensor_ranks);
-  }
-};
-
-Columns query_columns(const ModelConfig& config) {
-  const std::uint32_t group = config.n_heads / config.n_kv_heads;
-  return {config.n_heads * config.head_dim, group * config.head_dim};
-}
-Columns kv_columns(const ModelConfig& config) {
-  return {config.n_kv_heads * config.head_dim, config.head_dim};
-}
-Columns hidden_columns(const ModelConfig& config) {
-  return {config.hidden_size};
-}
-Columns ffn_columns(const ModelConfig& config) {
-  return {config.ffn_size};
-}
-Columns vocab_columns(const ModelConfig& config) {
-  return {config.vocab_size};
-}
-
-/// None: all rows, of vectors.
-std::optional<Columns> rows_of(const ModelConfig& config, LayerWeight weight) {
-  switch (weight) {
-    case LayerWeight::query:
-      return query_columns(config);
-    case LayerWeight::key:
-    case LayerWeight::value:
-      return kv_columns(config);
-    case LayerWeight::gate:
-    case LayerWeight::up:
-      return ffn_columns(config);
-    case LayerWeight::attention_out:
-    case LayerWeight::down:
-      return hidden_columns(config);
-    case LayerWeight::attention_norm:
-    case LayerWeight::ffn_norm:
-      break;
-  }
-  return std::nullopt;
-}
-
-class TensorWriter : private LlamaOps {
+class TensorWriter : private LayerOps {
  public:
   TensorWriter(const ModelConfig& config,
                const ShardSpec& shard,
                std::span<const ShardWeight> weights,
                const ProgramLimits& limits)
-      : LlamaOps(config, weights, limits),
-        shard_(shard),
-        n_heads_(query_columns(config).share(shard).count / config.head_dim),
-        n_kv_heads_(kv_columns(config).share(shard).count / config.head_dim),
+      : LayerOps(config, shard, weights, limits),
         logits_columns_max_(logits_columns(config, shard.n_tensor_ranks, limits)) {}
 
   Result<Program> write(std::uint32_t n_candidates) && {
     b_.kv_copy();
-    frequencies_ = b_.constant(config_.rope.frequencies);  // [n_rot / 2]
-    const ViewId x = enter();                              // [n, hidden_size]
-    for (std::uint32_t layer = 0; layer < config_.n_layers; ++layer)
-      write_layer(x, layer);
+    write_constants();
+    const ViewId x = enter();  // [n, hidden_size], the same on every device
+    write_layers(x);
     write_head(x, n_candidates);
     return std::move(b_).finish();
   }
@@ -107,51 +52,16 @@ class TensorWriter : private LlamaOps {
   ViewId enter() {
     if (!shard_.has_embedding)
       return b_.recv(config_.hidden_size, shard_.n_tensor_ranks - 1, kHiddenTag);
-    const ViewId x = b_.embed(matrix(index_of(kEmbeddingName)));
+    const ViewId x = embed();
     for (std::uint32_t rank = 0; rank + 1 < shard_.n_tensor_ranks; ++rank)
       b_.send(x, rank, kHiddenTag);
     return x;
   }
 
-  /// The columns of all ranks.
-  ViewId gather(ViewId part, const Columns& columns) {
-    return b_.all_gather(part,
-                         {.n_columns = columns.count,
-                          .unit = columns.unit,
-                          .rank = shard_.tensor_rank,
-                          .n_ranks = shard_.n_tensor_ranks,
-                          .tag = kGatherTag});
-  }
-
-  /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size], the same on every device
-  void write_layer(ViewId x, std::uint32_t layer) {
-    const auto name = [&](LayerWeight w) { return layer_weight_name(layer, w); };
-    const ViewId a = norm(x, name(LayerWeight::attention_norm));  // [n, hidden_size]
-    const ViewId q = linear(a, name(LayerWeight::query));         // [n, n_heads_ * head_dim]
-    const ViewId k = linear(a, name(LayerWeight::key));           // [n, n_kv_heads_ * head_dim]
-    const ViewId v = linear(a, name(LayerWeight::value));         // [n, n_kv_heads_ * head_dim]
-    rotate(q, n_heads_);
-    rotate(k, n_kv_heads_);
-    b_.kv_write(k, v, layer);
-    const ViewId mixed = b_.attend(  // [n, n_heads_ * head_dim]
-        q,
-        {.layer = layer, .n_heads = n_heads_, .scale = config_.attention_scale});
-    add(x, linear(gather(mixed, query_columns(config_)), name(LayerWeight::attention_out)));
-
-    const ViewId f = norm(x, name(LayerWeight::ffn_norm));     // [n, hidden_size]
-    const ViewId gate = linear(f, name(LayerWeight::gate));    // [n, a share of ffn_size]
-    const ViewId up = linear(f, name(LayerWeight::up));        // [n, a share of ffn_size]
-    const ViewId inner = b_.act_mul(gate, up, LUNA_ACT_SILU);  // [n, a share of ffn_size]
-    add(x, linear(gather(inner, ffn_columns(config_)), name(LayerWeight::down)));
-  }
-
-  /// x += the parts of all ranks.
-  void add(ViewId x, ViewId part) { b_.add_in_place(x, gather(part, hidden_columns(config_))); }
-
   /// Every device computes its part of the vocabulary; the last brings them together.
   void write_head(ViewId x, std::uint32_t n_candidates) {
-    const ViewId wanted = b_.gather_rows(x);              // [n_out, hidden_size]
-    const ViewId normed = norm(wanted, kOutputNormName);  // [n_out, hidden_size]
+    const ViewId wanted = b_.gather_rows(x);                      // [n_out, hidden_size]
+    const ViewId normed = norm_by_name(wanted, kOutputNormName);  // [n_out, hidden_size]
     const auto head = static_cast<std::uint32_t>(weights_.size() - 1);
     const Columns vocab = vocab_columns(config_);
     if (!is_last()) {
@@ -172,8 +82,7 @@ class TensorWriter : private LlamaOps {
         b_.recv_into(b_.columns(logits, first, n), rank, kLogitsTag);
       });
     }
-    b_.logits(logits);
-    b_.top_candidates(logits, n_candidates);
+    finish_logits(logits, n_candidates);
   }
 
   template <typename Message>
@@ -182,9 +91,6 @@ class TensorWriter : private LlamaOps {
       message(first, std::min(logits_columns_max_, share.end() - first));
   }
 
-  const ShardSpec& shard_;
-  const std::uint32_t n_heads_;
-  const std::uint32_t n_kv_heads_;
   const std::uint32_t logits_columns_max_;
 };
 
@@ -192,6 +98,10 @@ class TensorWriter : private LlamaOps {
 
 Result<std::vector<ShardSpec>> make_tensor_shards(const ModelConfig& config,
                                                   std::uint32_t n_ranks) {
+  if (const auto why = architecture_of(config).why_no_tensor_split) {
+    return Error{Code::unsupported,
+                 "a tensor split of a " + config.architecture + " model: " + std::string(*why)};
+  }
   if (n_ranks > config.n_kv_heads) {
     return Error{Code::unsupported,
                  "a tensor split over " + std::to_string(n_ranks) +
@@ -240,11 +150,10 @@ std::vector<WeightPart> tensor_weight_parts(const ModelConfig& config, const Sha
   std::vector<WeightPart> parts;
   if (shard.has_embedding) parts.push_back({std::string(kEmbeddingName), std::nullopt});
   for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
-    for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-      const auto weight = static_cast<LayerWeight>(i);
+    for (const LayerWeight weight : architecture_of(config).layer_weights) {
       WeightPart& part = parts.emplace_back();
       part.name = layer_weight_name(layer, weight);
-      if (const auto rows = rows_of(config, weight)) part.rows = rows->share(shard);
+      if (const auto rows = row_columns(config, weight)) part.rows = rows->share(shard);
     }
   }
   parts.push_back({std::string(kOutputNormName), std::nullopt});

@@ -16,7 +16,9 @@ namespace luna::model {
 /// The shards of a tensor split, all layers in each: rank r is device r. The last has the embedding
 /// and the outputs, since its share of the KV heads is never the larger one.
 ///
-/// Errors  unsupported, with the reason: fewer KV heads than ranks, rows too few to share
+/// Errors  unsupported, with the reason: a family that is not split, fewer KV heads than ranks,
+/// rows
+///         too few to share
 Result<std::vector<ShardSpec>> make_tensor_shards(const ModelConfig& config, std::uint32_t n_ranks);
 
 /// The rows of its weights that a shard holds, in the order of compile()'s list: query, key and

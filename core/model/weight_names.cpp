@@ -1,6 +1,7 @@
 #include "core/model/weight_names.hpp"
 
 #include "core/base/assert.hpp"
+#include "core/model/architecture.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,11 @@ constexpr std::array<std::string_view, kNLayerWeights> kNames = {
     "ffn_gate.weight",
     "ffn_up.weight",
     "ffn_down.weight",
+    "attn_q.bias",
+    "attn_k.bias",
+    "attn_v.bias",
+    "attn_q_norm.weight",
+    "attn_k_norm.weight",
 };
 
 /// Tensors that some writers add and the architecture computes without.
@@ -82,6 +88,14 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
       return {config.ffn_size, config.hidden_size};
     case LayerWeight::down:
       return {config.hidden_size, config.ffn_size};
+    case LayerWeight::query_bias:
+      return {1, query_size};
+    case LayerWeight::key_bias:
+    case LayerWeight::value_bias:
+      return {1, kv_size};
+    case LayerWeight::query_norm:
+    case LayerWeight::key_norm:
+      return {1, config.head_dim};
   }
   return {};
 }
@@ -97,8 +111,7 @@ std::optional<WeightShape> weight_shape(const ModelConfig& config, std::string_v
   if (std::from_chars(first, name.data() + name.size(), layer).ec != std::errc{} ||
       layer >= config.n_layers)
     return std::nullopt;
-  for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-    const auto weight = static_cast<LayerWeight>(i);
+  for (const LayerWeight weight : architecture_of(config).layer_weights) {
     if (name == layer_weight_name(layer, weight)) return layer_weight_shape(config, weight);
   }
   return std::nullopt;
@@ -114,8 +127,7 @@ Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
                                            std::string(kHeadName),
                                            std::string(kRopeFactorsName)};
   for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
-    for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-      const auto weight = static_cast<LayerWeight>(i);
+    for (const LayerWeight weight : architecture_of(config).layer_weights) {
       std::string name = layer_weight_name(layer, weight);
       LUNA_TRY(check_weight(file, name, layer_weight_shape(config, weight)));
       known.insert(std::move(name));
@@ -147,8 +159,8 @@ ModelBytes weigh_model(const ModelConfig& config, const WeightFile& file) {
   bytes.head = config.tied_head ? bytes.embedding : weigh(kHeadName);
   for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
     std::uint64_t layer_bytes = 0;
-    for (std::size_t i = 0; i < kNLayerWeights; ++i)
-      layer_bytes += weigh(layer_weight_name(layer, static_cast<LayerWeight>(i)));
+    for (const LayerWeight weight : architecture_of(config).layer_weights)
+      layer_bytes += weigh(layer_weight_name(layer, weight));
     bytes.layers.push_back(layer_bytes);
   }
   return bytes;

@@ -1,6 +1,7 @@
 // The names that a family's files give to the weights of a layer, and the shapes they must have.
 #pragma once
 
+#include "core/model/layer_weight.hpp"
 #include "core/model/model_config.hpp"
 #include "core/model/placement.hpp"
 #include "core/model/weight_file.hpp"
@@ -13,20 +14,6 @@
 
 namespace luna::model {
 
-/// Weights that every layer of the family has.
-enum class LayerWeight : std::uint8_t {
-  attention_norm,  // [hidden_size]
-  query,           // [n_heads * head_dim, hidden_size]
-  key,             // [n_kv_heads * head_dim, hidden_size]
-  value,           // [n_kv_heads * head_dim, hidden_size]
-  attention_out,   // [hidden_size, n_heads * head_dim]
-  ffn_norm,        // [hidden_size]
-  gate,            // [ffn_size, hidden_size]
-  up,              // [ffn_size, hidden_size]
-  down,            // [hidden_size, ffn_size]
-};
-inline constexpr std::size_t kNLayerWeights = 9;
-
 inline constexpr std::string_view kEmbeddingName =
     "token_embd.weight";  // [vocab_size, hidden_size]
 inline constexpr std::string_view kOutputNormName = "output_norm.weight";  // [hidden_size]
@@ -36,12 +23,7 @@ inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";  // [n
 /// "blk.3.attn_q.weight".
 std::string layer_weight_name(std::uint32_t layer, LayerWeight weight);
 
-/// Rows and columns of a layer's weight; vectors have one row.
-struct WeightShape {
-  std::uint64_t n_rows = 0;
-  std::uint64_t n_cols = 0;
-  friend bool operator==(const WeightShape&, const WeightShape&) = default;
-};
+/// Its shape in a model of this configuration.
 WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight);
 /// The shape of a weight by its name; none: not a weight of the model.
 std::optional<WeightShape> weight_shape(const ModelConfig& config, std::string_view name);

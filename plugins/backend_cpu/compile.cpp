@@ -103,6 +103,8 @@ class ScheduleCompiler {
         return add_norm(op);
       case LUNA_OP_LINEAR:
         return add_linear(op);
+      case LUNA_OP_HEAD_NORM:
+        return add_head_norm(op);
       case LUNA_OP_ROPE:
         return add_rope(op, op_idx);
       case LUNA_OP_KV_WRITE:
@@ -269,9 +271,22 @@ class ScheduleCompiler {
     made.head_dim = op.attr(LUNA_ROPE_HEAD_DIM);
     made.kind = op.attr(LUNA_ROPE_STYLE);
     made.rope = input_.ropes.empty() ? nullptr : input_.ropes[op_idx];
-    // Heads are shared out by KV head; other shapes (none known) go by rows.
-    if (p_.kv.n_kv_heads == 0 || made.n_heads % p_.kv.n_kv_heads != 0) made.split = Split::rows;
+    if (!is_shared_by_heads(made.n_heads)) made.split = Split::rows;
     return {};
+  }
+  Result<void> add_head_norm(const OpReader& op) {
+    LUNA_TRY(const float* weight, vector(op.in(1)));
+    CompiledOp& made = append(op, Action::head_norm, head_split());
+    made.vector = weight;
+    made.number = op.attr_f32(LUNA_HEAD_NORM_EPS);
+    made.head_dim = op.in(1).dims[0];
+    made.n_heads = op.in(0).dims[1] / made.head_dim;
+    if (!is_shared_by_heads(made.n_heads)) made.split = Split::rows;
+    return {};
+  }
+  /// Heads are shared out by KV head; other shapes (none known) go by rows.
+  [[nodiscard]] bool is_shared_by_heads(std::uint32_t n_heads) const {
+    return p_.kv.n_kv_heads != 0 && n_heads % p_.kv.n_kv_heads == 0;
   }
 
   Result<void> add_attend(const OpReader& op) {

@@ -37,6 +37,7 @@ class StepThread : public ThreadView {
         return run_quantize(op);
       case Action::linear:
         return run_linear(op);
+      case Action::head_norm:
       case Action::rope:
       case Action::kv_write:
       case Action::attend:

@@ -1,4 +1,4 @@
-// Ops on heads: rope, kv_write, attend.
+// Ops on heads: head_norm, rope, kv_write, attend.
 //
 // Narrow steps share them by (sequence, KV head): then one thread rotates, writes and reads a head,
 // without a barrier in between. Wide steps share rope and kv_write by rows. Attention is cut by
@@ -16,6 +16,8 @@ class HeadOps : public HeadView {
   void run(const CompiledOp& op) const {
     const bool by_heads = op.split == Split::heads;
     switch (op.action) {
+      case Action::head_norm:
+        return by_heads ? for_own_heads(&HeadOps::norm_head, op) : run_norm_rows(op);
       case Action::rope:
         return by_heads ? for_own_heads(&HeadOps::rope_head, op) : run_rope_rows(op);
       case Action::kv_write:
@@ -34,6 +36,29 @@ class HeadOps : public HeadView {
     const Range units = share(c_.step.n_seqs * n_kv_heads());
     for (std::uint32_t unit = units.first; unit < units.last; ++unit)
       (this->*body)(op, unit / n_kv_heads(), unit % n_kv_heads());
+  }
+
+  /// Heads [first, first + n) of a row.
+  void norm_heads(const CompiledOp& op,
+                  std::uint32_t row,
+                  std::uint32_t first,
+                  std::uint32_t n) const {
+    for (std::uint32_t head = first; head < first + n; ++head) {
+      const std::size_t at = std::size_t{head} * op.head_dim;
+      k_.rms_norm(
+          floats(op.in[0], row) + at, op.vector, op.head_dim, op.number, floats(op.out, row) + at);
+    }
+  }
+  void run_norm_rows(const CompiledOp& op) const {
+    const Range rows = rows_of(op, RowCount::step);
+    for (std::uint32_t row = rows.first; row < rows.last; ++row)
+      norm_heads(op, row, 0, op.n_heads);
+  }
+  void norm_head(const CompiledOp& op, std::uint32_t seq, std::uint32_t kv_head) const {
+    const std::uint32_t heads = op.n_heads / n_kv_heads();
+    for (std::uint32_t row = c_.step.seq_first_row[seq]; row < c_.step.seq_first_row[seq + 1];
+         ++row)
+      norm_heads(op, row, kv_head * heads, heads);
   }
 
   [[nodiscard]] kernels::RopeArgs rope_args(const CompiledOp& op, std::uint32_t row) const {

@@ -38,6 +38,7 @@ enum class Action : std::uint8_t {
   layer_norm,
   quantize,
   linear,
+  head_norm,
   rope,
   kv_write,
   attend,
@@ -117,7 +118,7 @@ struct CompiledOp {
   TensorRef out;
   const Weight* weight = nullptr;                   // embed, linear
   std::unique_ptr<const kernels::PackedForm> form;  // linear: the weight's, with the op's segments
-  const float* vector = nullptr;                    // norm weight or linear bias
+  const float* vector = nullptr;                    // weight of a norm, or bias of linear
   const float* bias = nullptr;                      // layer_norm
   std::uint32_t activation = 0;                     // quantize, linear: index of the buffer
   const RopeTable* rope = nullptr;

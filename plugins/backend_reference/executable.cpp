@@ -240,6 +240,8 @@ void ReferenceExecutable::run_row_op(const OpReader& op, const luna_step& step) 
       return embed(matrix(op.in(0)), step.token_ids, y);
     case LUNA_OP_RMS_NORM:
       return rms_norm(x(0), matrix(op.in(1)).values, op.attr_f32(LUNA_RMS_NORM_EPS), y);
+    case LUNA_OP_HEAD_NORM:
+      return head_norm(x(0), matrix(op.in(1)), op.attr_f32(LUNA_HEAD_NORM_EPS), y);
     case LUNA_OP_LAYER_NORM:
       return layer_norm(
           x(0), matrix(op.in(1)), matrix(op.in(2)), op.attr_f32(LUNA_LAYER_NORM_EPS), y);

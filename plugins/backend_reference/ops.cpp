@@ -20,16 +20,30 @@ void embed(const Matrix& w, const std::uint32_t* token_ids, const Rows& y) {
   }
 }
 
+namespace {
+
+/// One vector of n numbers; y may be x.
+void rms_norm_vector(const float* x, const float* w, std::uint32_t n, float eps, float* y) {
+  double sum = 0;
+  for (std::uint32_t d = 0; d < n; ++d)
+    sum += double{x[d]} * x[d];
+  const double factor = 1.0 / std::sqrt(sum / n + double{eps});
+  for (std::uint32_t d = 0; d < n; ++d)
+    y[d] = static_cast<float>(x[d] * factor * w[d]);
+}
+
+}  // namespace
+
 void rms_norm(const Rows& x, const float* w, float eps, const Rows& y) {
-  for (std::uint32_t i = 0; i < x.n_rows; ++i) {
-    const float* in = x.row(i);
-    double sum = 0;
-    for (std::uint32_t d = 0; d < x.width; ++d)
-      sum += double{in[d]} * in[d];
-    const double factor = 1.0 / std::sqrt(sum / x.width + double{eps});
-    for (std::uint32_t d = 0; d < x.width; ++d)
-      y.row(i)[d] = static_cast<float>(in[d] * factor * w[d]);
-  }
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    rms_norm_vector(x.row(i), w, x.width, eps, y.row(i));
+}
+
+void head_norm(const Rows& x, const Matrix& w, float eps, const Rows& y) {
+  const std::uint32_t head_dim = w.n_rows;
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for (std::uint32_t first = 0; first < x.width; first += head_dim)
+      rms_norm_vector(x.row(i) + first, w.values, head_dim, eps, y.row(i) + first);
 }
 
 void layer_norm(const Rows& x, const Matrix& w, const Matrix& b, float eps, const Rows& y) {

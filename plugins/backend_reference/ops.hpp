@@ -77,6 +77,8 @@ struct AttendParams {
 
 void embed(const Matrix& w, const std::uint32_t* token_ids, const Rows& y);
 void rms_norm(const Rows& x, const float* w, float eps, const Rows& y);
+/// w: [head_dim]; each head of a row is normed on its own.
+void head_norm(const Rows& x, const Matrix& w, float eps, const Rows& y);
 void layer_norm(const Rows& x, const Matrix& w, const Matrix& b, float eps, const Rows& y);
 /// Lanes of rows that linear() advances together, and the doubles of scratch it needs.
 inline constexpr std::uint32_t kLinearLanes = 16;

@@ -49,8 +49,13 @@ struct Source {
 constexpr std::string_view kScale = "weight_scale";
 constexpr std::string_view kBlockScale = "weight_scale_inv";
 
+/// The part that holds the values.
+std::string_view value_part(const WeightParts& parts) {
+  return parts.find("bias") != nullptr ? "bias" : "weight";
+}
+
 bool has_known_parts(const WeightParts& parts) {
-  return parts.only({"weight", kScale, kBlockScale, "input_scale"}) &&
+  return parts.only({"weight", "bias", kScale, kBlockScale, "input_scale"}) &&
          (parts.find(kScale) == nullptr || parts.find(kBlockScale) == nullptr);
 }
 
@@ -86,11 +91,12 @@ Result<Scales> read_block_scales(const WeightParts& parts, const Source& source)
 
 Result<Source> find_source(const TensorTable& table, const WeightId& weight) {
   const WeightParts parts(table, weight.name);
-  const luna_tensor_entry* entry = parts.find("weight");
-  if (entry == nullptr) return parts.wrong("weight", "missing");
+  const std::string_view values = value_part(parts);
+  const luna_tensor_entry* entry = parts.find(values);
+  if (entry == nullptr) return parts.wrong(values, "missing");
   if (!has_known_parts(parts)) return parts.unsupported("has parts that a dense weight has not");
-  if (entry->rank < 1) return parts.wrong("weight", "of rank 0");
-  LUNA_TRY(parts.need_floats("weight"));
+  if (entry->rank < 1) return parts.wrong(values, "of rank 0");
+  LUNA_TRY(parts.need_floats(values));
   Source source;
   source.type = entry->type;
   source.n_rows = entry->rank == 2 ? entry->dims[0] : 1;
@@ -118,7 +124,7 @@ class DenseQuantization final : public Quantization {
   [[nodiscard]] std::int32_t score(const TensorTable& table, std::uint64_t entry) const override {
     if (entry >= table.size()) return 0;
     const WeightParts parts = WeightParts::around(table, entry);
-    const luna_tensor_entry* weight = parts.find("weight");
+    const luna_tensor_entry* weight = parts.find(value_part(parts));
     const bool is_known = weight != nullptr && FloatEntry::is_float(weight->type);
     return is_known && has_known_parts(parts) ? 100 : 0;
   }

@@ -219,6 +219,10 @@ class ProgramBuilder {
     add_op(LUNA_OP_RMS_NORM, {x, w}, {y}, {bits(eps)});
     return y;
   }
+  /// Norms each head of x on its own; w has the width of one.
+  void head_norm_in_place(ViewId x, ViewId w, float eps) {
+    add_op(LUNA_OP_HEAD_NORM, {x, w}, {x}, {bits(eps)});
+  }
   ViewId layer_norm(ViewId x, ViewId w, ViewId b, float eps) {
     const ViewId y = same_as(x);
     add_op(LUNA_OP_LAYER_NORM, {x, w, b}, {y}, {bits(eps)});

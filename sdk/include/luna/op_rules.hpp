@@ -62,6 +62,7 @@ inline constexpr std::array<OpRule, LUNA_N_OPS> kOpRules = {{
     {"all_reduce", "aRD", "aRD", "", "C"},
     {"barrier", "", "", "", "C"},
     {"all_gather", "aRE", "aRD", "unit rank n_ranks tag", "C"},
+    {"head_norm", "aSD wF", "aSD", "eps:", "", true},
 }};
 
 /// The next blank-separated word of a rule's list, removed from it.

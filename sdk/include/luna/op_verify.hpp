@@ -43,6 +43,10 @@ class AttrChecker {
       case LUNA_OP_RMS_NORM:
       case LUNA_OP_LAYER_NORM:
         return need(r_.attr_f32(0) >= 0.0F, "eps");
+      case LUNA_OP_HEAD_NORM:
+        LUNA_TRY(need(r_.attr_f32(LUNA_HEAD_NORM_EPS) >= 0.0F, "eps"));
+        return need_that(r_.in(0).dims[1] % r_.in(1).dims[0] == 0,
+                         "its width is not a multiple of a head's");
       case LUNA_OP_LINEAR:
         return need(r_.attr(LUNA_LINEAR_SEGMENT) != 0, "segment");
       case LUNA_OP_ROPE:

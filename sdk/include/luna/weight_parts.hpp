@@ -85,9 +85,11 @@ constexpr std::uint64_t safetensors_type_bytes(std::uint32_t type) {
 /// The entries of one weight in a table of safetensors. A value; the table outlives it.
 class WeightParts {
  public:
-  /// Those of the weight that is called MODULE.weight. O(n_entries)
+  /// Those of the weight that is called MODULE.weight; a MODULE.bias is a weight of its own, and
+  /// its only part. O(n_entries)
   WeightParts(const TensorTable& table, std::string_view weight) : weight_(weight) {
     const std::string_view module = weight.substr(0, weight.rfind('.'));
+    const bool is_bias = part_of(weight) == "bias";
     for (std::uint64_t i = 0; i < table.size(); ++i) {
       const luna_tensor_entry& entry = table.entry(i);
       const std::string_view name = view(entry.name);
@@ -95,7 +97,7 @@ class WeightParts {
                            name.size() > module.size() + 1 && name.starts_with(module) &&
                            name[module.size()] == '.' &&
                            name.find('.', module.size() + 1) == std::string_view::npos;
-      if (!is_part || part_of(name) == "bias") continue;
+      if (!is_part || (part_of(name) == "bias") != is_bias) continue;
       if (n_parts_ < parts_.size()) parts_[n_parts_] = &entry;
       ++n_parts_;
     }

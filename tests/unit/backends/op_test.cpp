@@ -303,6 +303,23 @@ TEST_F(OpTest, RopeAgreesWithTheOracle) {
       }
 }
 
+TEST_F(OpTest, HeadNormAgreesWithTheOracle) {
+  for (const std::uint32_t head_dim : {32U, 64U, 96U})
+    for (const std::uint32_t n_heads : {1U, 2U, 4U}) {
+      OpCase c;
+      c.name = "head_norm of " + std::to_string(n_heads) + " heads of " + std::to_string(head_dim);
+      c.width = 32 + n_heads * head_dim;
+      c.tolerance = kF32;
+      c.weights = {random_vector(rng_, head_dim)};
+      c.reduction = head_dim;
+      c.build = [=](ProgramBuilder& b, ViewId x) {
+        b.head_norm_in_place(b.columns(x, 32, n_heads * head_dim), b.weight(1, head_dim), 1e-5F);
+        return x;
+      };
+      compare(c);
+    }
+}
+
 TEST_F(OpTest, AttentionAgreesWithTheOracle) {
   for (const std::uint32_t window : {0U, 1U, 4U})
     for (const float softcap : {0.0F, 2.0F}) {

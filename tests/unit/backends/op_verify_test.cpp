@@ -219,7 +219,7 @@ TEST_F(OpVerify, ListRulesOfAnOp) {
   expect_refused(
       program_,
       {{"op number 0", [](OpenProgram& p) { p.ops[1].op = 0; }},
-       {"op number 28", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
+       {"op number 29", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].first_arg = ~0U; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].n_in = 65535; }},
        {"attributes beyond the list", [](OpenProgram& p) { p.ops[2].first_attr = ~0U; }},

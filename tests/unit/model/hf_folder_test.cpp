@@ -150,6 +150,7 @@ TEST(HfConfig, GenerationNamesEndsByNumberListOrNotAtAll) {
 }
 
 TEST(HfNames, GoBothWaysForEveryModuleAndPart) {
+  const Architecture& llama = *find_architecture("llama");
   for (const auto& [hf, ours] : std::initializer_list<std::pair<const char*, const char*>>{
            {"model.embed_tokens.weight", "token_embd.weight"},
            {"model.norm.weight", "output_norm.weight"},
@@ -157,8 +158,8 @@ TEST(HfNames, GoBothWaysForEveryModuleAndPart) {
            {"model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight"},
            {"model.layers.31.self_attn.q_proj.qzeros", "blk.31.attn_q.qzeros"},
            {"model.layers.7.mlp.down_proj.weight_scale", "blk.7.ffn_down.weight_scale"}}) {
-    EXPECT_EQ(name_from_hf(hf), ours);
-    EXPECT_EQ(name_to_hf(ours), hf);
+    EXPECT_EQ(name_from_hf(llama, hf), ours);
+    EXPECT_EQ(name_to_hf(llama, ours), hf);
   }
   for (const char* unknown : {"model.layers.01.mlp.up_proj.weight",
                               "model.layers.-1.mlp.up_proj.weight",
@@ -168,8 +169,8 @@ TEST(HfNames, GoBothWaysForEveryModuleAndPart) {
                               "weight",
                               "",
                               "."}) {
-    EXPECT_EQ(name_from_hf(unknown), unknown);
-    EXPECT_EQ(name_to_hf(unknown), unknown);
+    EXPECT_EQ(name_from_hf(llama, unknown), unknown);
+    EXPECT_EQ(name_to_hf(llama, unknown), unknown);
   }
 }
 

@@ -101,6 +101,7 @@ TEST(Placement, EachDeviceGetsLayersThatItHas) {
 
 TEST(SpareWeights, WhatIsNearestIsPackedFirst) {
   ModelConfig config;
+  config.architecture = "llama";
   config.n_layers = 6;
   config.tied_head = false;
   ShardOrder order;

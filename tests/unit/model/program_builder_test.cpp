@@ -2,6 +2,7 @@
 // arithmetic contract.
 #include "core/model/program_builder.hpp"
 
+#include "core/model/architecture.hpp"
 #include "core/model/tensor_program.hpp"
 #include "core/model/weight_names.hpp"
 #include "kernels/cpu/arithmetic.hpp"
@@ -46,8 +47,7 @@ std::vector<ShardWeight> make_weights(const ModelConfig& config, const ShardSpec
   for (const auto& [name, rows] : shard_weight_parts(config, shard)) {
     WeightShape shape{config.vocab_size, config.hidden_size};
     if (name == kOutputNormName) shape = {1, config.hidden_size};
-    for (std::size_t i = 0; i < kNLayerWeights; ++i) {
-      const auto weight = static_cast<LayerWeight>(i);
+    for (const LayerWeight weight : architecture_of(config).layer_weights) {
       for (std::uint32_t layer = 0; layer < config.n_layers; ++layer)
         if (name == layer_weight_name(layer, weight)) shape = layer_weight_shape(config, weight);
     }

@@ -137,7 +137,11 @@ extern "C" {
 #define LUNA_ALL_GATHER_RANK 1u
 #define LUNA_ALL_GATHER_N_RANKS 2u
 #define LUNA_ALL_GATHER_TAG 3u
-#define LUNA_N_OPS 28u
+/* head_norm: x[n, n_heads * d], w[d] -> y, same shape; in place allowed. rms_norm of each head on its
+ * own, with the same w. */
+#define LUNA_OP_HEAD_NORM 28u
+#define LUNA_HEAD_NORM_EPS 0u /* F32 */
+#define LUNA_N_OPS 29u
 
 /* One op. Arguments are indices of views: n_in inputs, then n_out outputs, from args[first_arg]. */
 typedef struct luna_op {
