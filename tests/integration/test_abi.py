@@ -38,7 +38,7 @@ def test_the_headers_are_what_the_golden_layout_says(compiler: str) -> None:
         ("transport.h", "(*drop_peer)(void* self, uint32_t peer);",
          "(*drop_peer)(void* self, uint32_t peer, uint32_t why);", "luna_transport_if.drop_peer was 'void (*drop_peer)"),
         ("role.h", "#define LUNA_ITEM_END 3u", "#define LUNA_ITEM_END 9u", "LUNA_ITEM_END was 3 and is 9: plugins"),
-        ("op_program.h", "#define LUNA_N_OPS 28u", "#define LUNA_OP_SORT 28u\n#define LUNA_N_OPS 29u",
+        ("op_program.h", "#define LUNA_N_OPS 29u", "#define LUNA_OP_SORT 29u\n#define LUNA_N_OPS 30u",
          "LUNA_OP_SORT is new: allowed with a new minor version"),
         ("plugin.h", '"luna.role/1"', '"luna.role/2"', 'LUNA_KIND_ROLE was "luna.role/1" and is "luna.role/2"'),
         ("quant.h", "  uint64_t n_cols;\n", "", "luna_weight_desc.n_cols is gone"),
