@@ -7,6 +7,8 @@ std::vector<Case> all_cases() {
   for (const std::span<const Case> some : {file_cases(),
                                            load_cases(),
                                            instance_cases(),
+                                           answer_cases(),
+                                           thread_cases(),
                                            scheduler_cases(),
                                            role_cases(),
                                            quant_cases(),

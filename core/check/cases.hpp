@@ -13,6 +13,8 @@ namespace luna::check {
 std::span<const Case> file_cases();
 std::span<const Case> load_cases();
 std::span<const Case> instance_cases();
+std::span<const Case> answer_cases();
+std::span<const Case> thread_cases();
 /// E and F of one kind.
 std::span<const Case> scheduler_cases();
 std::span<const Case> role_cases();

@@ -1,5 +1,6 @@
 // Group E of quantization: entries of every type and shape, true and false ones, held against the
 // format's own definition.
+#include "core/check/answer_room.hpp"
 #include "core/check/cases.hpp"
 #include "core/check/guarded_memory.hpp"
 #include "core/check/packed_weights.hpp"
@@ -8,6 +9,7 @@
 #include <luna/backend_blocks.hpp>
 #include <luna/quant.hpp>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -15,6 +17,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace luna::check {
@@ -115,18 +118,32 @@ class Format {
       is_taken |= score > 0;
     }
     if (!is_taken) return false;
-    desc = {};
-    desc.struct_size = sizeof(desc);
-    return answers("describe", [&](luna_err* err) {
+    AnswerRoom<luna_weight_desc> room;
+    const bool is_described = answers("describe", [&](luna_err* err) {
       return quant_->describe(
-          quant_.self(), asked.table, to_abi(asked.name), asked.entry, &desc, err);
+          quant_.self(), asked.table, to_abi(asked.name), asked.entry, room.record(), err);
     });
+    if (!room.is_kept()) run_.fail("O3", "describe() writes behind the description's struct_size");
+    desc = *room.record();
+    return is_described;
   }
   bool decode(const Asked& asked, const luna_weight_desc& desc, Planes& planes) {
     return answers("decode", [&](luna_err* err) {
       return quant_->decode(
           quant_.self(), asked.table, to_abi(asked.name), asked.entry, &desc, &planes.rows, err);
     });
+  }
+  /// On any thread: nothing is told to the run.
+  luna_status decode_quietly(const Asked& asked,
+                             const luna_weight_desc& desc,
+                             Planes& planes) const {
+    luna_err err = make_err();
+    try {
+      return quant_->decode(
+          quant_.self(), asked.table, to_abi(asked.name), asked.entry, &desc, &planes.rows, &err);
+    } catch (...) {
+      return LUNA_INTERNAL;  // decode() has told it
+    }
   }
   bool row_f32(const Asked& asked, std::uint64_t row, float* out) {
     return answers("row_f32", [&](luna_err* err) {
@@ -196,6 +213,44 @@ void check_values(CaseRun& run, Format& format, const Asked& e, const luna_weigh
   }
 }
 
+/// All ranges at once, as the host's loading threads ask for them.
+void check_parallel_ranges(CaseRun& run,
+                           Format& format,
+                           const Asked& e,
+                           const luna_weight_desc& desc) {
+  constexpr std::uint64_t kRangeRows = 64;
+  const std::uint64_t n_ranges = (desc.n_rows + kRangeRows - 1) / kRangeRows;
+  if (n_ranges < 2) return;
+  Planes whole(desc, 0, desc.n_rows);
+  format.decode(e, desc, whole);
+  std::vector<std::unique_ptr<Planes>> ranges;
+  std::vector<luna_status> statuses(n_ranges, LUNA_INTERNAL);
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < n_ranges; ++i) {
+    const std::uint64_t row = i * kRangeRows;
+    ranges.push_back(std::make_unique<Planes>(desc, row, std::min(kRangeRows, desc.n_rows - row)));
+    threads.emplace_back([&, i, range = ranges.back().get()] {
+      statuses[i] = format.decode_quietly(e, desc, *range);
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  for (std::uint64_t i = 0; i < n_ranges; ++i) {
+    const luna_weight_rows& rows = ranges[i]->rows;
+    bool is_same = statuses[i] >= 0;
+    for (std::uint32_t plane = 0; plane < LUNA_N_PLANES && is_same; ++plane)
+      is_same = desc.row_bytes[plane] == 0 ||
+                std::memcmp(rows.planes[plane],
+                            static_cast<const std::byte*>(whole.rows.planes[plane]) +
+                                rows.first_row * desc.row_bytes[plane],
+                            rows.n_rows * desc.row_bytes[plane]) == 0;
+    if (is_same) continue;
+    return run.fail("T2",
+                    e.who + ": rows from " + std::to_string(rows.first_row) +
+                        " are others when all ranges are decoded at once");
+  }
+}
+
 /// Bytes of an entry of that type and shape with which the format takes it; 0: with none.
 std::uint64_t find_size(Format& format,
                         std::uint32_t container,
@@ -228,8 +283,10 @@ bool try_type(CaseRun& run,
     Entry e(container, type, shape, n_bytes);
     e.fill(random);
     luna_weight_desc desc{};
-    if (format.describe(e.asked(), desc)) check_values(run, format, e.asked(), desc);
+    if (!format.describe(e.asked(), desc)) continue;
+    check_values(run, format, e.asked(), desc);
     if (run.has_failed()) break;
+    check_parallel_ranges(run, format, e.asked(), desc);
   }
   return is_taken;
 }

@@ -68,7 +68,8 @@ constexpr auto kRules = std::to_array<Rule>({
     {"O2", "Nothing of an argument is kept.", "copy texts and rows that are needed after the call"},
     {"O3",
      "It writes only where the call gives it room.",
-     "hold n_actions against n_actions_max and texts against their sizes"},
+     "hold n_actions against n_actions_max, texts against their sizes, and fill records with "
+     "luna::fill_record()"},
     {"O4",
      "An instance is given back whole.",
      "free in the destructor what the instance took: memory, descriptors, threads"},
@@ -85,6 +86,11 @@ constexpr auto kRules = std::to_array<Rule>({
     {"T1",
      "It leaves the process as it found it.",
      "change no environment, signal action, locale, rounding mode, folder or mask"},
+    {"T2",
+     "It works on whatever thread it is called from.",
+     "keep nothing in thread-local variables, and no thread's id; calls of an instance come one at "
+     "a "
+     "time"},
     {"S1",
      "A plan names rows that may be named.",
      "take rows with Plan::take(), preempt(), reject(); what they refuse may not be in a plan"},

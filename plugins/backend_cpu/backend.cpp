@@ -70,7 +70,7 @@ class CpuDevice final : public SlicingDevice {
                                      std::uint32_t numerics) override {
     LUNA_TRY(const std::uint64_t bytes, weight_bytes(desc, numerics));
     auto weight = std::make_unique<Weight>();
-    weight->desc = desc;
+    weight->desc = copy_record(desc);
     weight->numerics = numerics;
     LUNA_TRY(weight->form, plan(desc, numerics));
     LUNA_TRY(weight->memory, Reservation::make(&budget_, bytes, "weight"));

@@ -348,7 +348,7 @@ Result<void> CpuExecutable::submit(const luna_step& step) {
   Pending& pending = pending_[next_];
   StepContext& context = pending.context;
   LUNA_TRY(bind(step, &context));
-  context.step = step;
+  context.step = copy_record(step);
   if (slices_of(step).empty()) context.attend_order.find(step, attend_rules_);
   context.schedule = schedule_for(step, context.attend_order);
   context.status.store(LUNA_OK, std::memory_order_relaxed);

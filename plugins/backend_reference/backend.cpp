@@ -46,7 +46,7 @@ class ReferenceDevice final : public KvBlockDevice {
     LUNA_TRY(const std::uint64_t bytes, weight_bytes(desc, 0));
     auto weight = std::make_unique<Weight>();
     LUNA_TRY(weight->memory, Reservation::make(&budget_, bytes, "weight"));
-    weight->desc = desc;
+    weight->desc = copy_record(desc);
     weight->values.resize(desc.n_rows * desc.n_cols);
     return weights_.add(std::move(weight));
   }

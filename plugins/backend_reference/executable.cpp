@@ -161,7 +161,7 @@ Result<void> ReferenceExecutable::submit(const luna_step& step) {
   if (has_slot(abi_, LUNA_SLOT_COMM) && bound_comm(abi_, step) == nullptr)
     return Error{Code::invalid_argument, "step: no communicator is bound"};
   LUNA_TRY(check_step(bounds, step));
-  if (!services_.queue->push({this, step}))
+  if (!services_.queue->push({this, copy_record(step)}))
     return Error{Code::exhausted, "step: the device's queue is full"};
   return {};
 }

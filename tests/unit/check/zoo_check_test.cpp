@@ -166,6 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Plan,
                                          Animal{"reason_unnamed", "S7", "E.scheduler.reasons"},
                                          Animal{
                                              "allocates_in_plan", "C1", "F.scheduler.alloc", true},
+                                         Animal{"knows_its_thread", "T2", "D.scheduler.threads"},
                                          Animal{"logs_in_plan", "C2", kLegal}),
                          [](const auto& instance) { return instance.param.fault; });
 
@@ -191,6 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Format,
                                          Animal{"decodes_behind_the_end", "Q3", "E.quant.hostile"},
                                          Animal{"decodes_from_the_top", "Q2", "E.quant.decoding"},
                                          Animal{"off_by_one", "Q1", "E.quant.decoding"},
+                                         Animal{"counts_its_own_size", "O3", "E.quant.decoding"},
                                          Animal{"writes_behind_its_plane", "Q3", "E.quant"}),
                          [](const auto& instance) { return instance.param.fault; });
 
@@ -203,6 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Animal{"swallows_refusals", "X2", "E.transport.refusals"},
                     Animal{"takes_any_address", "X2", "E.transport.addresses"},
                     Animal{"forgets_what_failed", "X3", "E.transport.peer_loss"},
+                    Animal{"writes_behind_its_answer", "O3", "D.transport.answers"},
                     Animal{"estimates_vary", "X4", "E.transport.estimates"}),
     [](const auto& instance) { return instance.param.fault; });
 

@@ -47,7 +47,7 @@ class @CLASS@Device final : public luna::Device {
     auto weight = std::make_unique<detail::Weight>();
     LUNA_TRY(weight->reservation,
              luna::Reservation::make(&budget_, desc.n_rows * desc.n_cols * sizeof(float), "weight"));
-    weight->desc = desc;
+    weight->desc = luna::copy_record(desc);
     weight->values.resize(desc.n_rows * desc.n_cols);
     return weights_.add(std::move(weight));
   }

@@ -94,6 +94,7 @@ struct Kept {
   std::unique_ptr<Instance> policy;
   const luna_kv* settings = nullptr;
   const luna_req_row* rows = nullptr;
+  std::thread::id thread = std::this_thread::get_id();
 };
 
 void add(luna_plan* plan, const luna_action& action) {
@@ -189,6 +190,8 @@ luna_status plan(void* self, const luna_snapshot* s, luna_plan* plan, luna_err* 
     plan->n_actions = 0;
     return LUNA_OK;
   }
+  if (is("knows_its_thread") && kept->thread != std::this_thread::get_id())
+    return luna::report(err, LUNA_INTERNAL, "called from another thread");
   if (is("writes_rows") && s->n_reqs > 0) const_cast<luna_req_row*>(s->reqs)->n_draft = 0;
   if (is("keeps_rows")) {
     if (kept->rows != nullptr && kept->rows->id == 0)

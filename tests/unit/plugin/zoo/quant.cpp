@@ -94,7 +94,24 @@ class Bytes final : public luna::Quantization {
   }
 };
 
-constexpr luna_quant_if kTable = luna::quant_table<Bytes>();
+constexpr luna_quant_if kSound = luna::quant_table<Bytes>();
+
+luna_status describe(void* self,
+                     const luna_tensor_table* entries,
+                     luna_str name,
+                     std::uint64_t entry,
+                     luna_weight_desc* desc,
+                     luna_err* err) {
+  const luna_status status = kSound.describe(self, entries, name, entry, desc, err);
+  if (is("counts_its_own_size") && status == LUNA_OK) desc->struct_size = sizeof(*desc) + 8;
+  return status;
+}
+
+constexpr luna_quant_if kTable = [] {
+  luna_quant_if table = kSound;
+  table.describe = describe;
+  return table;
+}();
 
 const void* table(const char* kind) {
   return std::string_view(kind) == LUNA_KIND_QUANT ? &kTable : nullptr;

@@ -54,6 +54,13 @@ luna_status connect(
   return kTable.connect(self, blob, n, peer, err);
 }
 
+luna_status caps(void* self, luna_transport_caps* caps) {
+  const luna_status status = kTable.caps(self, caps);
+  // As if its own record were the caller's.
+  if (is("writes_behind_its_answer")) caps[1].struct_size = 0;
+  return status;
+}
+
 std::uint64_t estimate_ns(void* self, std::uint32_t peer, std::uint64_t n_bytes) {
   static std::uint64_t n_asked = 0;
   return kTable.estimate_ns(self, peer, n_bytes) + (is("estimates_vary") ? ++n_asked : 0);
@@ -62,6 +69,7 @@ std::uint64_t estimate_ns(void* self, std::uint32_t peer, std::uint64_t n_bytes)
 const luna_transport_if& transport() {
   static const luna_transport_if table = [] {
     luna_transport_if made = kTable;
+    made.caps = caps;
     made.post = post;
     made.poll = poll;
     made.connect = connect;
