@@ -10,7 +10,8 @@
 namespace luna::model {
 namespace {
 
-constexpr std::array<const Architecture*, 3> kArchitectures = {&kLlama, &kQwen2, &kQwen3};
+constexpr std::array<const Architecture*, 6> kArchitectures = {
+    &kLlama, &kQwen2, &kQwen3, &kGemma2, &kGemma3, &kPhi3};
 
 }  // namespace
 

@@ -25,6 +25,7 @@ struct HfFamily {
   std::string_view model_type;
   std::string_view class_name;  // the only entry of "architectures"
   bool has_tied_head = false;   // where "tie_word_embeddings" is not stated
+  double rope_base = 10000.0;   // where "rope_theta" is not stated
 };
 
 /// A module of a layer by its name in Hugging Face folders and in GGUF files.

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ namespace luna::model {
 inline constexpr std::uint64_t kSizeMax = 1U
                                           << 24;  // widths: above any model, products fit 64 bits
 inline constexpr std::uint64_t kLayersMax = 1U << 20;  // check_weights() finds missing layers soon
+inline constexpr std::uint64_t kWindowMax = std::numeric_limits<std::uint32_t>::max();
 
 /// The file outlives it. All errors are `corrupt` with key, value and what is allowed, unless said.
 class ConfigKeys {

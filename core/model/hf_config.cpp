@@ -149,13 +149,21 @@ class HfConfigReader {
     LUNA_TRY(const auto newer, fields_.find_object("rope_parameters"));
     LUNA_TRY(const auto older, fields_.find_object("rope_scaling"));
     static const json::object kNone;
-    const HfFields& scaling = newer ? *newer : older ? *older : HfFields(kNone);
+    // Newer files of families with windows describe each kind of layers; the family reads the
+    // others.
+    std::optional<HfFields> of_full;
+    if (newer) {
+      LUNA_TRY(auto found, newer->find_object("full_attention"));
+      if (found) of_full.emplace(*found);
+    }
+    const HfFields scaling = of_full ? *of_full : newer ? *newer : older ? *older : HfFields(kNone);
     LUNA_TRY(const auto inner_base, scaling.find_positive("rope_theta"));
     LUNA_TRY(const auto outer_base, fields_.find_positive("rope_theta"));
-    const double base = inner_base ? *inner_base : outer_base.value_or(10000.0);
+    const double base = inner_base ? *inner_base : outer_base.value_or(found_.family->rope_base);
     if (base <= 1.0)
       return (inner_base ? scaling : fields_).refused("rope_theta", "must be above 1");
     keys_.add_number("rope.freq_base", base);
+    LUNA_TRY(read_rotated(scaling));
     LUNA_TRY(const auto type, scaling.find_text("rope_type"));
     LUNA_TRY(const auto old_type, scaling.find_text("type"));
     const std::string kind(type ? *type : old_type.value_or("default"));
@@ -163,8 +171,41 @@ class HfConfigReader {
     if (kind == "linear") return read_linear(scaling);
     if (kind == "yarn") return read_yarn(scaling);
     if (kind == "llama3") return read_llama3(scaling, base);
+    if (kind == "longrope" || kind == "su") return read_longrope(scaling);
     return scaling.unsupported(type ? "rope_type" : "type",
-                               "Luna knows default, linear, llama3, yarn");
+                               "Luna knows default, linear, llama3, longrope, yarn");
+  }
+
+  /// The share of a head that is rotated.
+  Result<void> read_rotated(const HfFields& scaling) {
+    LUNA_TRY(const auto outer, fields_.find_positive("partial_rotary_factor"));
+    LUNA_TRY(const auto inner, scaling.find_positive("partial_rotary_factor"));
+    const double share = inner ? *inner : outer.value_or(1.0);
+    const double n_rot = std::floor(share * keys_.head_dim);
+    if (share > 1.0 || n_rot < 2.0 || std::fmod(n_rot, 2.0) != 0.0) {
+      return (inner ? scaling : fields_)
+          .refused("partial_rotary_factor",
+                   "must leave an even number of " + std::to_string(keys_.head_dim) +
+                       " elements, at least 2");
+    }
+    keys_.add_count("rope.dimension_count", static_cast<std::uint32_t>(n_rot));
+    return {};
+  }
+
+  /// Divisors for programs of long and of short contexts; the magnitude is the same for both.
+  Result<void> read_longrope(const HfFields& scaling) {
+    LUNA_TRY(config_.long_rope_factors, scaling.positive_list("long_factor"));
+    LUNA_TRY(config_.short_rope_factors, scaling.positive_list("short_factor"));
+    LUNA_TRY(const auto inner, scaling.find_count("original_max_position_embeddings", kIdMax));
+    LUNA_TRY(const auto outer, fields_.find_count("original_max_position_embeddings", kIdMax));
+    const std::uint32_t original = inner ? *inner : outer.value_or(keys_.context_length);
+    LUNA_TRY(const auto stated, scaling.find_positive("attention_factor"));
+    const double stretch = double{1} * keys_.context_length / original;
+    const double usual =
+        stretch <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(stretch) / std::log(original));
+    keys_.add_count("rope.scaling.original_context_length", original);
+    keys_.add_number("rope.scaling.attn_factor", stated.value_or(usual));
+    return {};
   }
 
   Result<void> read_linear(const HfFields& scaling) {

@@ -23,6 +23,9 @@ struct HfConfig {
   std::vector<std::unique_ptr<const std::string>> texts;
   /// Divisors of the rotary frequencies, [head_dim / 2]; empty unless the scaling is llama 3's.
   std::vector<float> rope_factors;
+  /// LongRoPE's divisors for long and for short contexts, [n_rot / 2] each, or empty.
+  std::vector<float> long_rope_factors;
+  std::vector<float> short_rope_factors;
   std::uint32_t vocab_size = 0;
   bool tied_head = false;              // the head is the embedding, whatever else the files hold
   std::vector<std::uint32_t> end_ids;  // eos_token_id: a number or a list

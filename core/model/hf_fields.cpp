@@ -1,5 +1,7 @@
 #include "core/model/hf_fields.hpp"
 
+#include "core/model/config_keys.hpp"
+
 #include <boost/json.hpp>
 
 #include <cmath>
@@ -8,8 +10,6 @@ namespace luna::model {
 namespace {
 
 namespace json = boost::json;
-
-constexpr std::uint64_t kWindowMax = std::numeric_limits<std::uint32_t>::max();
 
 /// A value as it stands in the file, cut short.
 std::string shown(const json::value& value) {
@@ -77,6 +77,48 @@ Result<std::optional<HfFields>> HfFields::find_object(std::string_view name) con
   if (value == nullptr) return std::optional<HfFields>{};
   if (!value->is_object()) return refused(name, "must be an object");
   return std::optional<HfFields>(std::in_place, value->get_object(), full(name) + ".");
+}
+
+bool HfFields::has(std::string_view name) const {
+  return object_.contains(json::string_view(name.data(), name.size()));
+}
+
+Result<std::vector<float>> HfFields::positive_list(std::string_view name) const {
+  const json::value* value = find(name);
+  if (value == nullptr) return Error{Code::corrupt, full(name) + ": the field is missing"};
+  const json::array* list = value->if_array();
+  std::vector<float> numbers;
+  for (const json::value& number : list == nullptr ? json::array{} : *list) {
+    json::error_code error;
+    numbers.push_back(number.is_number() ? number.to_number<float>(error) : 0.0F);
+    if (error || !std::isfinite(numbers.back()) || numbers.back() <= 0.0F)
+      return refused(name, "must be a list of numbers above 0");
+  }
+  if (numbers.empty()) return refused(name, "must be a list of numbers above 0");
+  return numbers;
+}
+
+Result<std::uint32_t> HfFields::window_period(std::uint32_t n_layers,
+                                              std::uint32_t otherwise) const {
+  const json::value* value = find("layer_types");
+  if (value == nullptr) return otherwise;
+  const json::array* types = value->if_array();
+  if (types == nullptr || types->size() != n_layers)
+    return refused("layer_types", "must be a list of " + std::to_string(n_layers) + " texts");
+  const auto sees_all = [&](std::size_t layer) { return (*types)[layer] == "full_attention"; };
+  std::size_t period = 0;
+  while (period < n_layers && !sees_all(period))
+    ++period;
+  ++period;
+  for (std::size_t layer = 0; layer < n_layers; ++layer) {
+    const bool is_known = sees_all(layer) || (*types)[layer] == "sliding_attention";
+    if (!is_known || sees_all(layer) != (layer % period == period - 1)) {
+      return unsupported("layer_types",
+                         "built are windows (\"sliding_attention\") in all layers but each n-th "
+                         "(\"full_attention\")");
+    }
+  }
+  return static_cast<std::uint32_t>(period);
 }
 
 Result<void> HfFields::need_text(std::string_view name, std::string_view built) const {

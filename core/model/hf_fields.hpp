@@ -38,6 +38,14 @@ class HfFields {
   [[nodiscard]] Result<double> positive(std::string_view name) const;
   [[nodiscard]] Result<bool> flag_or(std::string_view name, bool otherwise) const;
   [[nodiscard]] Result<std::optional<std::string_view>> find_text(std::string_view name) const;
+  /// Whether it is there, be it null.
+  [[nodiscard]] bool has(std::string_view name) const;
+  /// Finite numbers above 0; it must be there and not empty.
+  [[nodiscard]] Result<std::vector<float>> positive_list(std::string_view name) const;
+  /// By "layer_types": each so many-th layer sees everything, the others have a window. Where all
+  /// have one it is larger than n_layers. Errors  unsupported: another order
+  [[nodiscard]] Result<std::uint32_t> window_period(std::uint32_t n_layers,
+                                                    std::uint32_t otherwise) const;
   /// An object within this one; nothing where it is absent.
   [[nodiscard]] Result<std::optional<HfFields>> find_object(std::string_view name) const;
 

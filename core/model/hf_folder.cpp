@@ -4,6 +4,7 @@
 #include "core/model/weight_names.hpp"
 
 #include <luna/abi/quant.h>
+#include <luna/weight_parts.hpp>
 
 #include <boost/json.hpp>
 
@@ -95,7 +96,9 @@ Result<HfFolder> HfFolder::open(const std::filesystem::path& folder) {
   LUNA_TRY(opened.open_files(folder));
   if (Result<void> fits = opened.check_vocab_size(); !fits)
     return fits.error().in(config_path.string());
-  opened.add_rope_factors();
+  opened.add_rope_factors(kRopeFactorsName, opened.config_.rope_factors);
+  opened.add_rope_factors(kLongRopeFactorsName, opened.config_.long_rope_factors);
+  opened.add_rope_factors(kShortRopeFactorsName, opened.config_.short_rope_factors);
   return opened;
 }
 
@@ -157,7 +160,7 @@ Result<void> HfFolder::add_tensors(const SafetensorsFile& file, const std::strin
     std::string name = name_from_hf(*config_.architecture, found.name);
     // A tied head is the embedding; what some writers store beside it is a copy.
     if (config_.tied_head && module_of(name) == module_of(kHeadName)) continue;
-    if (name == kRopeFactorsName || !tensor_idx_by_name_.emplace(name, tensors_.size()).second) {
+    if (is_rope_factors(name) || !tensor_idx_by_name_.emplace(name, tensors_.size()).second) {
       return Error{Code::corrupt,
                    "tensor " + printable(found.name) +
                        ": a tensor of this name is there already (" + file_name + ")"};
@@ -166,22 +169,49 @@ Result<void> HfFolder::add_tensors(const SafetensorsFile& file, const std::strin
       tensor_idxs_by_module_[std::string(module_of(name))].push_back(tensors_.size());
     TensorInfo& tensor = tensors_.emplace_back(found);
     tensor.name = std::move(name);
+    const bool is_norm = tensor.rank == 1 && tensor.name.ends_with("_norm.weight");
+    if (is_norm && config_.architecture->has_hf_norms_less_one) LUNA_TRY(add_one(tensor));
   }
   return {};
 }
 
-/// Llama 3 stretches its frequencies pair by pair; GGUF files carry the divisors as a tensor.
-void HfFolder::add_rope_factors() {
-  if (config_.rope_factors.empty()) return;
-  tensor_idx_by_name_.emplace(kRopeFactorsName, tensors_.size());
+/// Some scalings stretch frequencies pair by pair; GGUF files carry the divisors as tensors.
+void HfFolder::add_rope_factors(std::string_view name, const std::vector<float>& factors) {
+  if (factors.empty()) return;
+  tensor_idx_by_name_.emplace(name, tensors_.size());
   TensorInfo& tensor = tensors_.emplace_back();
-  tensor.name = kRopeFactorsName;
+  tensor.name = name;
+  tensor.rank = 1;
+  tensor.dims[0] = factors.size();
+  set_values(tensor, factors);
+}
+
+void HfFolder::set_values(TensorInfo& tensor, const std::vector<float>& values) {
   tensor.type = LUNA_DTYPE_F32;
   tensor.type_name = "F32";
-  tensor.rank = 1;
-  tensor.dims[0] = config_.rope_factors.size();
-  tensor.bytes = std::as_bytes(std::span(config_.rope_factors));
+  tensor.bytes = std::as_bytes(std::span(values));
   tensor.n_bytes = tensor.bytes.size();
+}
+
+/// GGUF files hold what a norm multiplies by; folders of some families hold it less one.
+Result<void> HfFolder::add_one(TensorInfo& norm) {
+  luna_tensor_entry entry{};
+  entry.type = norm.type;
+  entry.bytes = norm.bytes.data();
+  const bool is_float =
+      norm.type == LUNA_DTYPE_F32 || norm.type == LUNA_DTYPE_F16 || norm.type == LUNA_DTYPE_BF16;
+  if (!is_float) {
+    return Error{Code::unsupported,
+                 "tensor " + printable(name_in_file(norm.name)) + ": a norm of type " +
+                     std::string(norm.type_name)};
+  }
+  const FloatEntry values(entry);
+  auto sums = std::make_unique<std::vector<float>>(norm.dims[0]);
+  for (std::size_t i = 0; i < sums->size(); ++i)
+    (*sums)[i] = 1.0F + values.at(i);
+  set_values(norm, *sums);
+  norms_.push_back(std::move(sums));
+  return {};
 }
 
 Result<void> HfFolder::check_vocab_size() const {

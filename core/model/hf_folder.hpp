@@ -54,12 +54,15 @@ class HfFolder final : public WeightFile {
   Result<void> open_files(const std::filesystem::path& folder);
   Result<void> open_file(const std::filesystem::path& path);
   Result<void> add_tensors(const SafetensorsFile& file, const std::string& file_name);
-  void add_rope_factors();
+  void add_rope_factors(std::string_view name, const std::vector<float>& factors);
+  static void set_values(TensorInfo& tensor, const std::vector<float>& values);
+  Result<void> add_one(TensorInfo& norm);
   Result<void> check_vocab_size() const;
 
   HfConfig config_;
   std::vector<SafetensorsFile> files_;
   std::vector<TensorInfo> tensors_;
+  std::vector<std::unique_ptr<const std::vector<float>>> norms_;  // as they multiply
   std::unordered_map<std::string, std::size_t> tensor_idx_by_name_;
   std::unordered_map<std::string, std::vector<std::size_t>> tensor_idxs_by_module_;
 };

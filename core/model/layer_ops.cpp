@@ -33,7 +33,11 @@ std::optional<Columns> row_columns(const ModelConfig& config, LayerWeight weight
     case LayerWeight::ffn_norm:
     case LayerWeight::query_norm:
     case LayerWeight::key_norm:
+    case LayerWeight::attention_post_norm:
+    case LayerWeight::ffn_post_norm:
       return std::nullopt;
+    case LayerWeight::query_key_value:
+    case LayerWeight::gate_up:
     case LayerWeight::query_bias:
     case LayerWeight::key_bias:
     case LayerWeight::value_bias:
@@ -52,12 +56,16 @@ LayerOps::LayerOps(const ModelConfig& config,
       weights_(weights),
       b_(limits),
       numerics_(limits.numerics),
+      n_positions_max_(limits.n_positions_max),
       prunes_((limits.kv.flags & LUNA_KV_OBSERVED) != 0),
       n_heads_(query_columns(config).share(shard).count / config.head_dim),
       n_kv_heads_(kv_columns(config).share(shard).count / config.head_dim) {}
 
 void LayerOps::write_constants() {
-  frequencies_ = b_.constant(config_.rope.frequencies);  // [n_rot / 2]
+  const RopeConfig& rope = config_.rope;
+  const bool is_long = !rope.long_frequencies.empty() && n_positions_max_ > rope.original_context;
+  frequencies_ = b_.constant(is_long ? rope.long_frequencies : rope.frequencies);  // [n_rot / 2]
+  if (config_.local_rope) local_frequencies_ = b_.constant(config_.local_rope->frequencies);
 }
 
 void LayerOps::write_layers(ViewId x) {
@@ -67,10 +75,13 @@ void LayerOps::write_layers(ViewId x) {
 }
 
 ViewId LayerOps::embed() {
-  return b_.embed(matrix(index_of(kEmbeddingName)));
+  const ViewId x = b_.embed(matrix(index_of(kEmbeddingName)));
+  if (config_.embedding_scale != 1.0F) b_.scale_in_place(x, config_.embedding_scale);
+  return x;
 }
 
 void LayerOps::finish_logits(ViewId logits, std::uint32_t n_candidates) {
+  if (config_.logit_softcap != 0.0F) b_.softcap_in_place(logits, config_.logit_softcap);
   b_.logits(logits);
   b_.top_candidates(logits, n_candidates);
 }
@@ -110,21 +121,27 @@ ViewId LayerOps::attend(ViewId q, ViewId k, ViewId v) {
   rotate(q, n_heads_);
   rotate(k, n_kv_heads_);
   b_.kv_write(k, v, kv_layer());
-  const ViewId mixed =
-      b_.attend(q, {.layer = kv_layer(), .n_heads = n_heads_, .scale = config_.attention_scale});
+  const ViewId mixed = b_.attend(q,
+                                 {.layer = kv_layer(),
+                                  .n_heads = n_heads_,
+                                  .scale = config_.attention_scale,
+                                  .window = config_.window_of(layer_),
+                                  .softcap = config_.attention_softcap});
   if (prunes_) prune(q);
   return joined(mixed, query_columns(config_));
 }
 
 void LayerOps::rotate(ViewId x, std::uint32_t n_heads) {
+  const bool is_local = config_.local_rope && config_.window_of(layer_) != 0;
+  const RopeConfig& rope = is_local ? *config_.local_rope : config_.rope;
   b_.rope_in_place(x,
-                   frequencies_,
+                   is_local ? local_frequencies_ : frequencies_,
                    {.n_heads = n_heads,
                     .head_dim = config_.head_dim,
-                    .n_rot = config_.rope.n_rot,
-                    .style = static_cast<std::uint32_t>(
-                        config_.rope.interleaved ? LUNA_ROPE_INTERLEAVED : LUNA_ROPE_HALVES),
-                    .magnitude = static_cast<float>(config_.rope.magnitude)});
+                    .n_rot = rope.n_rot,
+                    .style = static_cast<std::uint32_t>(rope.interleaved ? LUNA_ROPE_INTERLEAVED
+                                                                         : LUNA_ROPE_HALVES),
+                    .magnitude = static_cast<float>(rope.magnitude)});
 }
 
 void LayerOps::prune(ViewId q) {
@@ -133,6 +150,7 @@ void LayerOps::prune(ViewId q) {
               {.layer = kv_layer(),
                .n_heads = n_heads_,
                .scale = config_.attention_scale,
+               .softcap = config_.attention_softcap,
                .group_first = first,
                .group_last = std::min(first + kPruneGroupLayers, shard_.layers.count) - 1});
 }

@@ -35,6 +35,8 @@ class LayerOps {
   ViewId project(ViewId x, LayerWeight weight) {
     return joined(linear(x, weight), hidden_columns(config_));
   }
+  /// Columns [first, first + n) of an activation.
+  ViewId columns(ViewId x, std::uint32_t first, std::uint32_t n) { return b_.columns(x, first, n); }
   /// x += y
   void add(ViewId x, ViewId y) { b_.add_in_place(x, y); }
 
@@ -77,10 +79,12 @@ class LayerOps {
   [[nodiscard]] LinearNumerics numerics_of(std::uint32_t index) const;
 
   const std::uint32_t numerics_;  // LUNA_NUMERICS_*
+  const std::uint32_t n_positions_max_;
   const bool prunes_;
   const std::uint32_t n_heads_;  // of this device
   const std::uint32_t n_kv_heads_;
   ViewId frequencies_;
+  ViewId local_frequencies_;
   std::uint32_t layer_ = 0;  // that is being written
 };
 

@@ -8,22 +8,26 @@ namespace luna::model {
 
 /// A weight of a layer. Which of them a family has, and in which order, is in its Architecture.
 enum class LayerWeight : std::uint8_t {
-  attention_norm,  // [hidden_size]
-  query,           // [n_heads * head_dim, hidden_size]
-  key,             // [n_kv_heads * head_dim, hidden_size]
-  value,           // [n_kv_heads * head_dim, hidden_size]
-  attention_out,   // [hidden_size, n_heads * head_dim]
-  ffn_norm,        // [hidden_size]
-  gate,            // [ffn_size, hidden_size]
-  up,              // [ffn_size, hidden_size]
-  down,            // [hidden_size, ffn_size]
-  query_bias,      // [n_heads * head_dim]
-  key_bias,        // [n_kv_heads * head_dim]
-  value_bias,      // [n_kv_heads * head_dim]
-  query_norm,      // [head_dim]
-  key_norm,        // [head_dim]
+  attention_norm,       // [hidden_size]
+  query,                // [n_heads * head_dim, hidden_size]
+  key,                  // [n_kv_heads * head_dim, hidden_size]
+  value,                // [n_kv_heads * head_dim, hidden_size]
+  attention_out,        // [hidden_size, n_heads * head_dim]
+  ffn_norm,             // [hidden_size]
+  gate,                 // [ffn_size, hidden_size]
+  up,                   // [ffn_size, hidden_size]
+  down,                 // [hidden_size, ffn_size]
+  query_bias,           // [n_heads * head_dim]
+  key_bias,             // [n_kv_heads * head_dim]
+  value_bias,           // [n_kv_heads * head_dim]
+  query_norm,           // [head_dim]
+  key_norm,             // [head_dim]
+  attention_post_norm,  // [hidden_size], of what attention adds
+  ffn_post_norm,        // [hidden_size], of what the FFN adds
+  query_key_value,      // [(n_heads + 2 * n_kv_heads) * head_dim, hidden_size], in this order
+  gate_up,              // [2 * ffn_size, hidden_size], in this order
 };
-inline constexpr std::size_t kNLayerWeights = 14;
+inline constexpr std::size_t kNLayerWeights = 18;
 
 /// Rows and columns of a weight; vectors have one row.
 struct WeightShape {

@@ -61,12 +61,14 @@ Result<RopeScaling> read_rope_scaling(const ConfigKeys& keys) {
   return scaling;
 }
 
-/// The divisors of the frequencies that llama 3 files carry as a tensor; empty for others.
-Result<std::vector<float>> read_rope_factors(const WeightFile& file, std::uint32_t n_rot) {
+/// The divisors of the frequencies that a file carries as a tensor; empty for others.
+Result<std::vector<float>> read_rope_factors(const WeightFile& file,
+                                             std::string_view tensor_name,
+                                             std::uint32_t n_rot) {
   std::vector<float> factors;
-  const TensorInfo* tensor = file.find_tensor(kRopeFactorsName);
+  const TensorInfo* tensor = file.find_tensor(tensor_name);
   if (tensor == nullptr) return factors;
-  const std::string name = "tensor " + std::string(kRopeFactorsName);
+  const std::string name = "tensor " + std::string(tensor_name);
   if (tensor->type_name != "F32" || tensor->n_elements() != n_rot / 2) {
     return Error{Code::corrupt,
                  name + ": " + std::to_string(tensor->n_elements()) + " values of type " +
@@ -100,8 +102,25 @@ Result<RopeConfig> read_rope(const ConfigKeys& keys,
                  keys.full("rope.freq_base") + " = " + std::to_string(base) + ": must be above 1"};
   }
   LUNA_TRY(const RopeScaling scaling, read_rope_scaling(keys));
-  LUNA_TRY(const auto factors, read_rope_factors(keys.file(), n_rot));
-  RopeConfig rope = make_rope(n_rot, base, scaling, factors);
+  LUNA_TRY(const auto factors, read_rope_factors(keys.file(), kRopeFactorsName, n_rot));
+  LUNA_TRY(const auto long_factors, read_rope_factors(keys.file(), kLongRopeFactorsName, n_rot));
+  LUNA_TRY(const auto short_factors, read_rope_factors(keys.file(), kShortRopeFactorsName, n_rot));
+  if (long_factors.empty() != short_factors.empty() ||
+      (!factors.empty() && !long_factors.empty())) {
+    return Error{Code::corrupt,
+                 "tensors " + std::string(kLongRopeFactorsName) + " and " +
+                     std::string(kShortRopeFactorsName) + ": must be both there, without " +
+                     std::string(kRopeFactorsName)};
+  }
+  const bool is_long = !long_factors.empty();
+  RopeConfig rope = make_rope(n_rot, base, scaling, is_long ? short_factors : factors);
+  if (is_long) {
+    rope.long_frequencies = make_rope(n_rot, base, scaling, long_factors).frequencies;
+    LUNA_TRY(rope.original_context,
+             keys.count("rope.scaling.original_context_length",
+                        std::numeric_limits<std::uint32_t>::max()));
+    LUNA_TRY(rope.magnitude, keys.positive("rope.scaling.attn_factor", 1.0));
+  }
   rope.interleaved =
       family.has_permuted_gguf_heads && keys.file().container() == LUNA_CONTAINER_GGUF;
   return rope;

@@ -4,6 +4,7 @@
 #include <luna/result.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,17 @@ struct RopeConfig {
   double base = 10000.0;
   double magnitude = 1.0;           ///< factor on sine and cosine (YaRN)
   std::vector<double> frequencies;  ///< [n_rot / 2], scaling already applied: radians per position
+  /// LongRoPE: the frequencies of programs with more positions than `original_context`; empty where
+  /// there are none of their own.
+  std::vector<double> long_frequencies;
+  std::uint32_t original_context = 0;
+};
+
+/// Layers that see the last positions only.
+struct SlidingWindow {
+  std::uint32_t n_tokens =
+      0;                     ///< positions seen at most, a row's own included; 0: no layer has one
+  std::uint32_t period = 0;  ///< the last of each so many layers sees all; 0: none does
 };
 
 struct ModelConfig {
@@ -33,6 +45,17 @@ struct ModelConfig {
   float attention_scale = 0.0F;
   bool tied_head = false;  ///< the head reads the embedding's weight
   RopeConfig rope;
+  std::optional<RopeConfig> local_rope;  ///< of layers with a window, where it is another
+  SlidingWindow window;
+  float attention_softcap = 0.0F;  ///< c * tanh(score / c); 0: none
+  float logit_softcap = 0.0F;      ///< the same for logits
+  float embedding_scale = 1.0F;
+
+  /// Positions that a layer sees at most; 0: all.
+  [[nodiscard]] std::uint32_t window_of(std::uint32_t layer) const {
+    const bool sees_all = window.period != 0 && layer % window.period == window.period - 1;
+    return sees_all ? 0 : window.n_tokens;
+  }
 };
 
 class WeightFile;

@@ -272,7 +272,7 @@ class ModelQuantizer {
     if (is_scaled) LUNA_TRY(write_scaled_layers(packed, out));
     std::vector<std::string> done;
     for (const TensorInfo& tensor : file().tensors()) {
-      if (tensor.name == kRopeFactorsName) continue;  // computed from config.json, again
+      if (is_rope_factors(tensor.name)) continue;  // computed from config.json, again
       if (is_scaled && tensor.name.starts_with("blk.")) continue;  // written already
       const std::string weight_name =
           tensor.name.substr(0, tensor.name.rfind('.')) + std::string(".weight");

@@ -132,6 +132,11 @@ Result<Program> build_program(const ModelConfig& config,
         Code::invalid_argument,
         "kv_block_tokens = " + std::to_string(tokens) + ": must be a power of two in 32..256"};
   }
+  if (options.prunes && config.window.n_tokens != 0) {
+    return Error{Code::unsupported,
+                 "KV of a " + config.architecture +
+                     " model with a sliding window is not pruned: a window counts positions"};
+  }
   const ProgramLimits limits = program_limits(shard_kv_layout(config, shard, options), options);
   if (shard.is_tensor_part())
     return build_tensor_program(config, shard, weights, limits, options.n_candidates);

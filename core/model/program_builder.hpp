@@ -79,7 +79,8 @@ luna_kv_layout shard_kv_layout(const ModelConfig& config,
 ///
 /// weights  as shard_weight_parts() orders them
 /// Returns  a verified program: tokens or hidden states in, candidates and logits or hidden out
-/// Errors   invalid_argument: limits or shapes that no program may have
+/// Errors   invalid_argument: limits or shapes that no program may have; unsupported: pruning of
+///          sliding windows
 Result<Program> build_program(const ModelConfig& config,
                               const ShardSpec& shard,
                               std::span<const ShardWeight> weights,

@@ -8,6 +8,7 @@
 #include <luna/abi/quant.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 namespace luna::model {
@@ -22,8 +23,10 @@ Result<ShardFolder> ShardFolder::open(const std::filesystem::path& folder) {
   ShardFolder opened(folder, std::move(manifest));
   LUNA_TRY(opened.open_keys());
   // They are part of the hyper-parameters: whoever reads those reads their bytes.
-  const std::string factors(kRopeFactorsName);
-  LUNA_TRY(opened.open_tensors({&factors, 1}));
+  const std::array factors = {std::string(kRopeFactorsName),
+                              std::string(kLongRopeFactorsName),
+                              std::string(kShortRopeFactorsName)};
+  LUNA_TRY(opened.open_tensors(factors));
   return opened;
 }
 

@@ -319,7 +319,7 @@ std::string layers_text(const LayerRange& layers) {
 std::optional<TensorHome> tensor_home(std::string_view name) {
   if (name == kEmbeddingName) return TensorHome{ShardPart::first};
   if (name == kOutputNormName || name == kHeadName) return TensorHome{ShardPart::last};
-  if (name == kRopeFactorsName) return TensorHome{ShardPart::all};
+  if (is_rope_factors(name)) return TensorHome{ShardPart::all};
   constexpr std::string_view kPrefix = "blk.";
   if (!name.starts_with(kPrefix)) return std::nullopt;
   TensorHome home;

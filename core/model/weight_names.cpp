@@ -26,6 +26,10 @@ constexpr std::array<std::string_view, kNLayerWeights> kNames = {
     "attn_v.bias",
     "attn_q_norm.weight",
     "attn_k_norm.weight",
+    "post_attention_norm.weight",
+    "post_ffw_norm.weight",
+    "attn_qkv.weight",
+    "ffn_up.weight",  // gate and up
 };
 
 /// Tensors that some writers add and the architecture computes without.
@@ -75,6 +79,8 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
   switch (weight) {
     case LayerWeight::attention_norm:
     case LayerWeight::ffn_norm:
+    case LayerWeight::attention_post_norm:
+    case LayerWeight::ffn_post_norm:
       return {1, config.hidden_size};
     case LayerWeight::query:
       return {query_size, config.hidden_size};
@@ -96,6 +102,10 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
     case LayerWeight::query_norm:
     case LayerWeight::key_norm:
       return {1, config.head_dim};
+    case LayerWeight::query_key_value:
+      return {query_size + 2 * kv_size, config.hidden_size};
+    case LayerWeight::gate_up:
+      return {std::uint64_t{2} * config.ffn_size, config.hidden_size};
   }
   return {};
 }
@@ -125,7 +135,9 @@ Result<void> check_weights(const ModelConfig& config, const WeightFile& file) {
   std::unordered_set<std::string> known = {std::string(kEmbeddingName),
                                            std::string(kOutputNormName),
                                            std::string(kHeadName),
-                                           std::string(kRopeFactorsName)};
+                                           std::string(kRopeFactorsName),
+                                           std::string(kLongRopeFactorsName),
+                                           std::string(kShortRopeFactorsName)};
   for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
     for (const LayerWeight weight : architecture_of(config).layer_weights) {
       std::string name = layer_weight_name(layer, weight);

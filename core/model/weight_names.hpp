@@ -18,7 +18,14 @@ inline constexpr std::string_view kEmbeddingName =
     "token_embd.weight";  // [vocab_size, hidden_size]
 inline constexpr std::string_view kOutputNormName = "output_norm.weight";  // [hidden_size]
 inline constexpr std::string_view kHeadName = "output.weight";  // [vocab_size, hidden_size]
-inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";  // [n_rot / 2]
+// Divisors of rotary frequencies, [n_rot / 2] each.
+inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
+inline constexpr std::string_view kLongRopeFactorsName = "rope_factors_long.weight";
+inline constexpr std::string_view kShortRopeFactorsName = "rope_factors_short.weight";
+
+constexpr bool is_rope_factors(std::string_view name) {
+  return name == kRopeFactorsName || name == kLongRopeFactorsName || name == kShortRopeFactorsName;
+}
 
 /// "blk.3.attn_q.weight".
 std::string layer_weight_name(std::uint32_t layer, LayerWeight weight);

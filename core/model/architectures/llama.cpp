@@ -23,15 +23,21 @@ constexpr std::array kWeights = {LayerWeight::attention_norm,
 constexpr std::array kFamilies = {HfFamily{"llama", "LlamaForCausalLM"},
                                   HfFamily{"mistral", "MistralForCausalLM"}};
 
-Result<void> read_keys(const ConfigKeys& keys, ModelConfig& /*config*/) {
+Result<void> read_keys(const ConfigKeys& keys, ModelConfig& config) {
   LUNA_TRY(keys.refuse("expert_count", "a mixture of experts"));
-  return keys.refuse("attention.sliding_window", "a sliding window");
+  LUNA_TRY(const auto window, keys.find_count("attention.sliding_window", kWindowMax));
+  config.window = {window.value_or(0), 0};
+  return {};
 }
 
 Result<void> translate_fields(const HfFields& fields, HfKeys& keys) {
   LUNA_TRY(fields.need_text("hidden_act", "silu"));
-  LUNA_TRY(fields.refuse_window_below(keys.context_length));
-  return fields.refuse_partial_rotary();
+  LUNA_TRY(fields.refuse_partial_rotary());
+  LUNA_TRY(const auto type, fields.find_text("model_type"));
+  if (type != "mistral") return fields.refuse_window_below(keys.context_length);
+  LUNA_TRY(const auto window, fields.find_count("sliding_window", kWindowMax));
+  if (window && *window < keys.context_length) keys.add_count("attention.sliding_window", *window);
+  return {};
 }
 
 /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size]

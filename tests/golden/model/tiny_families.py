@@ -37,6 +37,7 @@ class Family:
     gguf_architecture: str
     gguf_keys: dict = field(default_factory=dict)
     layer: tuple[str, ...] = ()  # modules of a layer beside those of a Llama
+    without: tuple[str, ...] = ()  # modules of a Llama that it has not
     gguf_names: dict[str, str] = field(default_factory=dict)  # modules by name, where others
     norms_less_one: bool = False
     permutes_heads: bool = False
@@ -63,6 +64,29 @@ def base_config(model_type: str, class_name: str, **fields) -> dict:
     return {key: value for key, value in (config | fields).items() if value is not None}
 
 
+WINDOW = 40  # crosses a block of 32 positions
+
+
+def layer_types(n_layers: int, period: int) -> list[str]:
+    return ["full_attention" if i % period == period - 1 else "sliding_attention"
+            for i in range(n_layers)]  # fmt: skip
+
+
+GEMMA = dict(hidden_act=None, hidden_activation="gelu_pytorch_tanh", sliding_window=WINDOW,
+             tie_word_embeddings=True)  # fmt: skip
+GEMMA_NORMS = ("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight")
+GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm",
+               "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}  # fmt: skip
+PHI = dict(head_dim=None, hidden_size=128)
+LONGROPE = {"type": "longrope", "short_factor": [1.0 + 0.05 * i for i in range(16)],
+            "long_factor": [1.0 + 0.5 * i for i in range(16)]}  # fmt: skip
+PHI_FAMILY = dict(
+    layer=("self_attn.qkv_proj.weight", "mlp.gate_up_proj.weight"),
+    without=("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+             "mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    gguf_names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+)  # fmt: skip
 QWEN_BIASES = tuple(f"self_attn.{part}_proj.bias" for part in "qkv")
 HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 
@@ -74,6 +98,31 @@ FAMILIES = (
            "qwen2", layer=QWEN_BIASES),
     Family("qwen3", base_config("qwen3", "Qwen3ForCausalLM", rope_theta=1000000.0), "qwen3",
            layer=HEAD_NORMS),
+    Family("mistral", base_config("mistral", "MistralForCausalLM", sliding_window=WINDOW), "llama",
+           {"attention.sliding_window": WINDOW}, permutes_heads=True),
+    Family("gemma2", base_config(
+        "gemma2", "Gemma2ForCausalLM", num_hidden_layers=4, layer_types=layer_types(4, 2),
+        query_pre_attn_scalar=20, attn_logit_softcapping=5.0, final_logit_softcapping=10.0, **GEMMA),
+           "gemma2", {"attention.sliding_window": WINDOW, "attn_logit_softcapping": 5.0,
+                      "final_logit_softcapping": 10.0, "attention.scale": 20**-0.5},
+           layer=GEMMA_NORMS, gguf_names=GEMMA_NAMES, norms_less_one=True),
+    Family("gemma3", base_config(
+        "gemma3_text", "Gemma3ForCausalLM", num_hidden_layers=7, layer_types=layer_types(7, 6),
+        query_pre_attn_scalar=32, rope_theta=1000000.0, rope_local_base_freq=10000.0,
+        rope_scaling={"rope_type": "linear", "factor": 8.0}, **GEMMA),
+           "gemma3", {"attention.sliding_window": WINDOW, "rope.scaling.type": "linear",
+                      "rope.scaling.factor": 8.0},
+           layer=(*HEAD_NORMS, *GEMMA_NORMS), gguf_names=GEMMA_NAMES, norms_less_one=True),
+    Family("phi3", base_config("phi3", "Phi3ForCausalLM", sliding_window=WINDOW, **PHI,
+                               original_max_position_embeddings=512, rope_scaling=LONGROPE),
+           "phi3", {"attention.sliding_window": WINDOW,
+                    "rope.scaling.original_context_length": 512, "rope.scaling.attn_factor": 1.0},
+           **PHI_FAMILY),
+    Family("phi3_long", base_config("phi3", "Phi3ForCausalLM", **PHI, max_position_embeddings=1024,
+                                    original_max_position_embeddings=128, rope_scaling=LONGROPE),
+           "phi3", {"rope.scaling.original_context_length": 128,
+                    "rope.scaling.attn_factor": math.sqrt(1 + math.log(8) / math.log(128))},
+           **PHI_FAMILY),
 )  # fmt: skip
 
 LLAMA_LAYER = (
@@ -112,11 +161,12 @@ def shape_of(family: Family, module: str) -> tuple[int, ...]:
         return (hidden,)
     return {"o_proj": (hidden, q), "gate_proj": (ffn, hidden), "up_proj": (ffn, hidden),
             "down_proj": (hidden, ffn), "embed_tokens": (N_VOCAB, hidden),
-            "lm_head": (N_VOCAB, hidden)}.get(part) or (n_rows, hidden)  # fmt: skip
+            "lm_head": (N_VOCAB, hidden), "qkv_proj": (q + 2 * kv, hidden),
+            "gate_up_proj": (2 * ffn, hidden)}.get(part) or (n_rows, hidden)  # fmt: skip
 
 
 def names_of(family: Family) -> list[str]:
-    modules = [m for m in LLAMA_LAYER if m not in family.layer] + list(family.layer)
+    modules = [m for m in LLAMA_LAYER if m not in family.without] + list(family.layer)
     names = ["model.embed_tokens.weight", "model.norm.weight"]
     names += [f"model.layers.{i}.{m}" for i in range(family.n_layers) for m in modules]
     return names + ([] if family.config["tie_word_embeddings"] else ["lm_head.weight"])
@@ -206,6 +256,11 @@ def write_gguf(path: Path, family: Family) -> Path:
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add[type(value)](f"{arch}.{key}", value)
     add_vocabulary(writer)
+    scaling = c.get("rope_scaling") or {}
+    for kind in ("long", "short"):
+        if f"{kind}_factor" in scaling:
+            factors = np.array(scaling[f"{kind}_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{kind}.weight", factors)
     for name, weight in weights_of(family).items():
         if family.permutes_heads and ("q_proj" in name or "k_proj" in name):
             weight = permuted(weight, family.head_dim)

@@ -89,6 +89,61 @@ TEST(ProgramBuilder, ProgramsOfManyShapesPassVerify) {
   }
 }
 
+TEST(ProgramBuilder, ProgramsOfEveryFamilyPassVerifyWholeAndInParts) {
+  for (const Architecture* family : architectures()) {
+    SCOPED_TRACE(family->name);
+    ModelConfig config = make_config(4, 2, 32);
+    config.architecture = family->name;
+    config.local_rope = config.rope;
+    config.window = {.n_tokens = 40, .period = 2};
+    config.attention_softcap = 5.0F;
+    config.logit_softcap = 4.0F;
+    config.embedding_scale = 2.0F;
+    const auto check = [&](const ShardSpec& shard) {
+      const auto weights = make_weights(config, shard);
+      const auto program = build_program(config, shard, weights, make_options());
+      ASSERT_TRUE(program) << program.error().message();
+      EXPECT_TRUE(verify(program->abi()));
+    };
+    for (const ShardSpec& shard : make_shards(std::vector<LayerRange>{{0, 1}, {1, 2}}))
+      check(shard);
+    const auto parts = make_tensor_shards(config, 2);
+    EXPECT_EQ(parts.has_value(), !family->why_no_tensor_split.has_value());
+    if (!parts) {
+      EXPECT_THAT(parts.error().message(), ::testing::HasSubstr(config.architecture));
+      continue;
+    }
+    for (const ShardSpec& shard : *parts)
+      check(shard);
+  }
+}
+
+TEST(ProgramBuilder, WindowsAreThoseOfTheModelsLayersWhereverTheyRun) {
+  ModelConfig config = make_config(4, 2, 32);
+  config.window = {.n_tokens = 40, .period = 3};
+  const auto shard = make_shards(std::vector<LayerRange>{{0, 1}, {1, 2}})[1];
+  const auto program = build_program(config, shard, make_weights(config, shard), make_options());
+  ASSERT_TRUE(program) << program.error().message();
+  std::vector<std::uint32_t> windows;
+  const luna_program abi = program->abi();
+  for (std::uint32_t i = 0; i < abi.n_ops; ++i)
+    if (abi.ops[i].op == LUNA_OP_ATTEND)
+      windows.push_back(OpReader(abi, abi.ops[i]).attr(LUNA_ATTEND_WINDOW));
+  EXPECT_EQ(windows, (std::vector<std::uint32_t>{40, 0}));  // of layers 1 and 2
+}
+
+TEST(ProgramBuilder, KvBehindAWindowIsNotPruned) {
+  ModelConfig config = make_config(4, 2, 32);
+  config.window = {.n_tokens = 40, .period = 0};
+  ProgramOptions options = make_options();
+  options.prunes = true;
+  const auto shard = make_shards(std::vector<LayerRange>{{0, 3}})[0];
+  const auto program = build_program(config, shard, make_weights(config, shard), options);
+  ASSERT_FALSE(program);
+  EXPECT_EQ(program.error().code(), Code::unsupported);
+  EXPECT_THAT(program.error().message(), ::testing::HasSubstr("sliding window"));
+}
+
 TEST(TensorProgram, ProgramsOfManyShapesPassVerify) {
   for (const auto& [n_heads, n_kv_heads, head_dim] :
        std::vector<std::array<std::uint32_t, 3>>{{9, 3, 64}, {4, 4, 128}, {8, 8, 96}}) {
