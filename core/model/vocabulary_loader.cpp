@@ -7,6 +7,7 @@
 #include <luna/abi/quant.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace luna::model {
@@ -14,11 +15,12 @@ namespace {
 
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
+constexpr std::string_view kScores = "tokenizer.ggml.scores";
 constexpr std::string_view kMerges = "tokenizer.ggml.merges";
 constexpr std::string_view kTemplate = "tokenizer.chat_template";
 
-/// Pre-tokenizers whose files leave `add_bos_token` out although their models expect a bos.
-/// Source  llama-vocab.cpp of ggml-org/llama.cpp
+/// Pre-tokenizers whose files leave `add_bos_token` out although their models expect a bos, as do
+/// all vocabularies over characters. Source  llama-vocab.cpp of ggml-org/llama.cpp
 constexpr std::string_view kAddBosByDefault[] = {"llama3", "llama-v3", "llama-bpe"};
 
 Result<std::vector<std::string>> read_strings(const WeightFile& file, std::string_view key) {
@@ -53,6 +55,20 @@ Result<std::vector<text::TokenType>> read_types(const WeightFile& file, std::siz
     types.push_back(static_cast<text::TokenType>(number));
   }
   return types;
+}
+
+/// What ranks merges where there is no list of them.
+Result<std::vector<float>> read_scores(const WeightFile& file) {
+  LUNA_TRY(const auto array, find_array(file, kScores));
+  if (!array) return std::vector<float>{};
+  if (array->element != ValueType::f32) {
+    return Error{Code::corrupt,
+                 std::string(kScores) + ": elements of type " +
+                     std::string(value_type_name(array->element)) + ", expected f32"};
+  }
+  std::vector<float> scores(array->n_elements);
+  std::memcpy(scores.data(), array->bytes.data(), scores.size() * sizeof(float));
+  return scores;
 }
 
 Result<std::optional<text::TokenId>> read_id(const WeightFile& file,
@@ -102,13 +118,19 @@ Result<text::Vocabulary> read_vocabulary(const WeightFile& file) {
   }
   LUNA_TRY(vocabulary.types, read_types(file, vocabulary.tokens.size()));
   LUNA_TRY(vocabulary.merges, read_strings(file, kMerges));
+  const bool by_characters = vocabulary.model == "llama";
+  if (by_characters) {
+    LUNA_TRY(vocabulary.scores, read_scores(file));
+    LUNA_TRY(const auto adds_space, find_flag(file, "tokenizer.ggml.add_space_prefix"));
+    vocabulary.adds_space = adds_space.value_or(true);
+  }
   LUNA_TRY(read_special_ids(file, vocabulary));
 
   LUNA_TRY(const auto adds_bos, find_flag(file, "tokenizer.ggml.add_bos_token"));
   LUNA_TRY(const auto adds_eos, find_flag(file, "tokenizer.ggml.add_eos_token"));
-  vocabulary.adds_bos =
-      adds_bos.value_or(std::ranges::find(kAddBosByDefault, std::string_view(vocabulary.pre)) !=
-                        std::end(kAddBosByDefault));
+  vocabulary.adds_bos = adds_bos.value_or(
+      by_characters || std::ranges::find(kAddBosByDefault, std::string_view(vocabulary.pre)) !=
+                           std::end(kAddBosByDefault));
   vocabulary.adds_eos = adds_eos.value_or(false);
   LUNA_TRY(const auto chat_template, find_text(file, kTemplate));
   vocabulary.chat_template = chat_template.value_or("");

@@ -30,6 +30,8 @@ struct SplitRules {
   DigitRule digits = DigitRule::joined;
   bool nfc = false;             // canonical composition first
   bool ignores_merges = false;  // a word that is a token is taken whole, whatever the merges say
+  bool by_characters = false;   // symbols are characters, U+2581 for a space; otherwise bytes
+  bool adds_space = false;      // by characters: one more space before a text
 
   friend bool operator==(const SplitRules&, const SplitRules&) = default;
 };

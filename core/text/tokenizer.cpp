@@ -2,6 +2,8 @@
 
 #include "core/text/normalizer.hpp"
 #include "core/text/pre_tokenizer.hpp"
+#include "core/text/symbols.hpp"
+#include "core/text/utf8.hpp"
 
 #include <algorithm>
 
@@ -109,6 +111,7 @@ Result<void> Tokenizer::encode_segment(std::string_view segment,
 }
 
 void Tokenizer::encode_plain(std::string_view text, std::vector<TokenId>& out) const {
+  if (rules_.by_characters) return encode_characters(text, out);
   std::vector<std::string_view> words;
   split_words(text, rules_, words);
   PairMerger merger;
@@ -126,6 +129,47 @@ void Tokenizer::encode_plain(std::string_view text, std::vector<TokenId>& out) c
     }
     merger.merge(symbols, merges_, out);
   }
+}
+
+void Tokenizer::encode_characters(std::string_view text, std::vector<TokenId>& out) const {
+  if (text.empty()) return;
+  std::vector<TokenId> symbols;
+  const auto add = [&](char32_t point) {
+    const auto known = id_by_character_.find(point);
+    symbols.push_back(known == id_by_character_.end() ? symbol_of(point) : known->second);
+  };
+  if (rules_.adds_space) add(kSpaceMark);
+  for (std::size_t pos = 0; pos < text.size();) {
+    const Utf8Step step = utf8_step(text, pos);
+    if (step.valid)
+      add(step.point == U' ' ? kSpaceMark : step.point);
+    else
+      append_bytes(text.substr(pos, 1), symbols);
+    pos += step.n_bytes;
+  }
+  std::vector<TokenId> merged;
+  PairMerger().merge(symbols, merges_, merged);
+  std::string character;
+  for (const TokenId id : merged) {
+    if (!is_symbol(id)) {
+      out.push_back(id);
+      continue;
+    }
+    character.clear();
+    append_utf8(character, point_of(id));
+    append_bytes(character, out);
+  }
+}
+
+void Tokenizer::append_bytes(std::string_view character, std::vector<TokenId>& out) const {
+  const bool has_all = std::ranges::all_of(
+      character, [&](char c) { return id_by_byte_[static_cast<unsigned char>(c)].has_value(); });
+  if (!has_all) {
+    if (unknown_id_) out.push_back(*unknown_id_);
+    return;
+  }
+  for (const char c : character)
+    out.push_back(*id_by_byte_[static_cast<unsigned char>(c)]);
 }
 
 std::string_view Tokenizer::bytes(TokenId id) const {

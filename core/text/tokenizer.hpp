@@ -1,4 +1,4 @@
-// Text to token ids and back, by byte-level byte-pair encoding.
+// Text to token ids and back, by byte-pair encoding over bytes or over characters.
 #pragma once
 
 #include "core/text/added_token_finder.hpp"
@@ -27,7 +27,9 @@ enum class SpecialTokens : std::uint8_t {
 
 /// The tokenizer of one model. A value after creation; every call is const and thread-safe.
 ///
-/// Source  `tokenizers` (Hugging Face), model BPE with ByteLevel; equal ids are tested against it
+/// Source  `tokenizers` (Hugging Face), model BPE with ByteLevel or with byte fallback; equal ids
+/// are
+///         tested against it. SentencePiece, model BPE, for ranks by score
 class Tokenizer {
  public:
   /// Texts above this are refused: positions inside are 32 bits, with room for normalisation.
@@ -98,6 +100,11 @@ class Tokenizer {
                               std::span<const ByteRange> trusted,
                               std::vector<TokenId>& out) const;
   void encode_plain(std::string_view text, std::vector<TokenId>& out) const;
+  void encode_characters(std::string_view text, std::vector<TokenId>& out) const;
+  /// The tokens of a character's bytes; the unknown token where there is none.
+  void append_bytes(std::string_view character, std::vector<TokenId>& out) const;
+  void index_characters(const Vocabulary& vocabulary);
+  Result<void> index_scores(const Vocabulary& vocabulary);
 
   SplitRules rules_;
   std::vector<TokenType> types_;       // by id
@@ -105,6 +112,7 @@ class Tokenizer {
   std::vector<std::uint32_t> starts_;  // by id, and the end of the last
   std::size_t token_bytes_max_ = 0;
   std::array<std::optional<TokenId>, 256> id_by_byte_{};
+  std::unordered_map<char32_t, TokenId> id_by_character_;  // only where symbols are characters
   MergeTable merges_;
   IdByText word_ids_;  // whole words, by their bytes; only where the rules ignore merges
   IdByText added_ids_;
@@ -113,6 +121,7 @@ class Tokenizer {
   std::vector<TokenId> ends_;           // ascending
   std::optional<TokenId> bos_id_;
   std::optional<TokenId> eos_id_;
+  std::optional<TokenId> unknown_id_;
   bool adds_bos_ = false;
   bool adds_eos_ = false;
 };

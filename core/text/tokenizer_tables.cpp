@@ -1,15 +1,20 @@
 // Checking a vocabulary and building the tokenizer's tables from it.
 #include "core/text/byte_alphabet.hpp"
+#include "core/text/symbols.hpp"
 #include "core/text/tokenizer.hpp"
 #include "core/text/utf8.hpp"
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
+#include <functional>
 
 namespace luna::text {
 namespace {
 
 constexpr std::string_view kByteLevelModel = "gpt2";
+constexpr std::string_view kCharacterModel = "llama";
 
 // Control tokens with these texts end a turn in the families that have them, although their files
 // may name only one eos.
@@ -40,6 +45,45 @@ bool is_added(TokenType type) {
   return type == TokenType::control || type == TokenType::user_defined;
 }
 
+/// Text with spaces for the marks that stand for them.
+std::string without_marks(std::string_view token) {
+  std::string text;
+  for (std::size_t pos = 0; pos < token.size();) {
+    const Utf8Step step = utf8_step(token, pos);
+    if (step.valid && step.point == kSpaceMark)
+      text += ' ';
+    else
+      text += token.substr(pos, step.n_bytes);
+    pos += step.n_bytes;
+  }
+  return text;
+}
+
+/// The byte that "<0x0A>" stands for.
+std::optional<std::uint8_t> byte_of(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
+  std::uint8_t byte = 0;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  if (error != std::errc{} || end != token.data() + 5) return std::nullopt;
+  return byte;
+}
+
+/// What a token over characters stands for.
+std::string piece_bytes(std::string_view token, TokenType type) {
+  if (type == TokenType::byte) {
+    if (const auto byte = byte_of(token)) return std::string(1, static_cast<char>(*byte));
+  }
+  return type == TokenType::control ? std::string(token) : without_marks(token);
+}
+
+/// The character that a text is, if it is one.
+std::optional<char32_t> only_character(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  const Utf8Step step = utf8_step(text, 0);
+  if (!step.valid || step.n_bytes != text.size()) return std::nullopt;
+  return step.point;
+}
+
 }  // namespace
 
 Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
@@ -49,28 +93,42 @@ Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
   Tokenizer tokenizer(vocabulary.merges.size());
   if (vocabulary.rules) {
     tokenizer.rules_ = *vocabulary.rules;
+  } else if (vocabulary.model == kCharacterModel) {
+    tokenizer.rules_ = {
+        .pattern = WordPattern::whole, .by_characters = true, .adds_space = vocabulary.adds_space};
   } else {
     LUNA_TRY(tokenizer.rules_, split_rules_by_name(vocabulary.pre));
   }
   tokenizer.types_ = vocabulary.types;
   tokenizer.bos_id_ = vocabulary.bos_id;
   tokenizer.eos_id_ = vocabulary.eos_id;
+  tokenizer.unknown_id_ = vocabulary.unknown_id;
   tokenizer.adds_bos_ = vocabulary.adds_bos;
   tokenizer.adds_eos_ = vocabulary.adds_eos;
   tokenizer.store_bytes(vocabulary);
-  LUNA_TRY(tokenizer.index_merges(vocabulary));
+  if (vocabulary.scores.empty()) {
+    LUNA_TRY(tokenizer.index_merges(vocabulary));
+  } else {
+    LUNA_TRY(tokenizer.index_scores(vocabulary));
+  }
   LUNA_TRY(tokenizer.index_added(vocabulary));
   tokenizer.choose_ends(vocabulary);
   return tokenizer;
 }
 
 Result<void> Tokenizer::check(const Vocabulary& vocabulary) {
-  if (vocabulary.model != kByteLevelModel) {
-    return Error{Code::unsupported,
-                 "tokenizer model " + quoted(vocabulary.model) +
-                     " is not known; known are: gpt2 (byte-level BPE)"};
+  const bool by_characters = vocabulary.model == kCharacterModel;
+  if (vocabulary.model != kByteLevelModel && !by_characters) {
+    return Error{
+        Code::unsupported,
+        "tokenizer model " + quoted(vocabulary.model) +
+            " is not known; known are: gpt2 (byte-level BPE), llama (BPE over characters)"};
   }
   const std::size_t n = vocabulary.tokens.size();
+  if (by_characters && vocabulary.merges.empty() && vocabulary.scores.size() != n) {
+    return corrupt(std::to_string(n) + " tokens, but " + std::to_string(vocabulary.scores.size()) +
+                   " scores that rank their merges");
+  }
   if (n == 0) return corrupt("it has no tokens");
   if (vocabulary.types.size() != n) {
     return corrupt(std::to_string(n) + " tokens, but " + std::to_string(vocabulary.types.size()) +
@@ -111,8 +169,12 @@ void Tokenizer::store_bytes(const Vocabulary& vocabulary) {
   starts_.push_back(0);
   for (TokenId id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string& token = vocabulary.tokens[id];
-    const auto bytes = is_added(types_[id]) ? std::nullopt : alphabet_decode(token);
-    arena_ += bytes ? *bytes : token;
+    if (rules_.by_characters) {
+      arena_ += piece_bytes(token, types_[id]);
+    } else {
+      const auto bytes = is_added(types_[id]) ? std::nullopt : alphabet_decode(token);
+      arena_ += bytes ? *bytes : token;
+    }
     starts_.push_back(static_cast<std::uint32_t>(arena_.size()));
     token_bytes_max_ = std::max<std::size_t>(token_bytes_max_, starts_[id + 1] - starts_[id]);
   }
@@ -126,7 +188,8 @@ Result<void> Tokenizer::index_merges(const Vocabulary& vocabulary) {
   for (TokenId id = 0; id < vocabulary.tokens.size(); ++id) {
     if (types_[id] != TokenType::control) id_by_text.emplace(vocabulary.tokens[id], id);
   }
-  for (unsigned byte = 0; byte < 256; ++byte) {
+  index_characters(vocabulary);
+  for (unsigned byte = 0; byte < 256 && !rules_.by_characters; ++byte) {
     std::string symbol;
     append_utf8(symbol, alphabet_char(static_cast<std::uint8_t>(byte)));
     if (const auto found = id_by_text.find(symbol); found != id_by_text.end()) {
@@ -157,6 +220,59 @@ Result<void> Tokenizer::index_merges(const Vocabulary& vocabulary) {
       if (types_[id] == TokenType::normal) word_ids_.emplace(bytes(id), id);
     }
   }
+  return {};
+}
+
+void Tokenizer::index_characters(const Vocabulary& vocabulary) {
+  if (!rules_.by_characters) return;
+  for (TokenId id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string& token = vocabulary.tokens[id];
+    if (types_[id] == TokenType::byte) {
+      if (const auto byte = byte_of(token)) id_by_byte_[*byte] = id;
+    } else if (types_[id] == TokenType::normal) {
+      if (const auto point = only_character(token)) id_by_character_.emplace(*point, id);
+    }
+  }
+}
+
+/// Two neighbours merge where they make a token together; the one of the highest score comes first.
+Result<void> Tokenizer::index_scores(const Vocabulary& vocabulary) {
+  index_characters(vocabulary);
+  std::unordered_map<std::string_view, TokenId> id_by_text;
+  std::vector<TokenId> ranked;
+  for (TokenId id = 0; id < vocabulary.tokens.size(); ++id) {
+    const bool can_merge = types_[id] == TokenType::normal && !vocabulary.tokens[id].empty();
+    if (!can_merge || std::isnan(vocabulary.scores[id])) continue;
+    if (id_by_text.emplace(vocabulary.tokens[id], id).second) ranked.push_back(id);
+  }
+  std::ranges::stable_sort(
+      ranked, std::ranges::greater{}, [&](TokenId id) { return vocabulary.scores[id]; });
+  const auto find = [&](std::string_view text) -> std::optional<TokenId> {
+    if (const auto found = id_by_text.find(text); found != id_by_text.end()) return found->second;
+    if (const auto point = only_character(text)) return symbol_of(*point);
+    return std::nullopt;
+  };
+  struct Merge {
+    TokenId left, right;
+    MergeRule rule;
+  };
+  std::vector<Merge> merges;
+  std::uint32_t rank = 0;
+  for (std::size_t i = 0; i < ranked.size(); ++i) {
+    const TokenId id = ranked[i];
+    if (i != 0 && vocabulary.scores[id] != vocabulary.scores[ranked[i - 1]]) ++rank;
+    const std::string_view token = vocabulary.tokens[id];
+    for (std::size_t cut = utf8_step(token, 0).n_bytes; cut < token.size();
+         cut += utf8_step(token, cut).n_bytes) {
+      const auto left = find(token.substr(0, cut));
+      const auto right = left ? find(token.substr(cut)) : std::nullopt;
+      if (right) merges.push_back({*left, *right, {rank, id}});
+    }
+  }
+  if (merges.size() > 0x7FFFFFFF) return corrupt("more than 2^31 merges");
+  merges_ = MergeTable(merges.size());
+  for (const Merge& merge : merges)
+    merges_.insert(merge.left, merge.right, merge.rule);
   return {};
 }
 

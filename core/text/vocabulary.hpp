@@ -33,10 +33,15 @@ struct AddedToken {
 
 /// The tokens of one model. A value.
 struct Vocabulary {
-  std::vector<std::string> tokens;  // text by id; normal tokens in the byte alphabet of GPT-2
+  // Text by id; normal tokens in the byte alphabet of GPT-2, or by characters with U+2581 for a
+  // space.
+  std::vector<std::string> tokens;
   std::vector<TokenType> types;     // by id, as many as tokens
-  std::vector<std::string> merges;  // "left right" in the byte alphabet, best first
-  std::string model;                // `tokenizer.ggml.model`: "gpt2" is byte-level BPE
+  std::vector<std::string> merges;  // "left right" as tokens are written, best first
+  std::vector<float> scores;        // by id, where they rank merges instead: the highest first
+  std::string model;                // `tokenizer.ggml.model`: "gpt2" is byte-level BPE, "llama" BPE
+                                    // over characters
+  bool adds_space = false;          // "llama": one more space before a text
   std::string pre;                  // `tokenizer.ggml.pre`: the family's way of splitting words
   std::optional<SplitRules> rules;  // set by a reader that knows them; then `pre` is not asked
   std::vector<AddedToken> added;    // what differs from plain search; may lack tokens

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 namespace luna::text {
@@ -14,6 +15,7 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr std::string_view kSpaceText = "\xE2\x96\x81";  // U+2581, the mark of a space
 // Real files are below 40 MB.
 constexpr std::size_t kFileBytesMax = std::size_t{256} << 20U;
 
@@ -88,7 +90,21 @@ class TokenTable {
   std::size_t n_ids_max_;
 };
 
-Result<void> check_bpe_options(const json::object& model) {
+std::optional<TokenId> id_by_text(const Vocabulary& vocabulary, std::string_view text) {
+  const auto found = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), text);
+  if (text.empty() || found == vocabulary.tokens.end()) return std::nullopt;
+  return static_cast<TokenId>(found - vocabulary.tokens.begin());
+}
+
+/// "<0x0A>": the token of a byte that no character's token has.
+bool is_byte_token(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  return text.size() == 6 && text.starts_with("<0x") && text.back() == '>' &&
+         kDigits.find(text[3]) != std::string_view::npos &&
+         kDigits.find(text[4]) != std::string_view::npos;
+}
+
+Result<void> check_bpe_options(const json::object& model, bool by_characters) {
   if (string_or(model, "type", "BPE") != "BPE") {
     return unsupported("model.type \"" + std::string(string_or(model, "type", "")) +
                        "\" is not known; known are: BPE");
@@ -98,7 +114,11 @@ Result<void> check_bpe_options(const json::object& model) {
       return unsupported("model." + std::string(key) + " is not known for byte-level BPE");
     }
   }
-  if (bool_or(model, "byte_fallback", false)) return unsupported("model.byte_fallback = true");
+  if (bool_or(model, "byte_fallback", false) != by_characters) {
+    return unsupported(by_characters
+                           ? "model.byte_fallback = false with a normalizer that marks spaces"
+                           : "model.byte_fallback = true without a normalizer that marks spaces");
+  }
   if (member(model, "dropout") != nullptr) return unsupported("model.dropout");
   return {};
 }
@@ -141,14 +161,18 @@ Result<void> check_unknown(const json::object& model, const json::object& vocab)
 
 Result<void> read_model(const json::object& root, Vocabulary& vocabulary, TokenTable& table) {
   LUNA_TRY(const json::object* model, object_member(root, "model"));
-  LUNA_TRY(check_bpe_options(*model));
+  const bool by_characters = vocabulary.rules->by_characters;
+  LUNA_TRY(check_bpe_options(*model, by_characters));
   LUNA_TRY(const json::object* vocab, object_member(*model, "vocab"));
-  LUNA_TRY(check_unknown(*model, *vocab));
+  if (!by_characters) LUNA_TRY(check_unknown(*model, *vocab));
   for (const auto& [token, id] : *vocab) {
-    LUNA_TRY(table.put(&id, std::string(token.data(), token.size()), TokenType::normal));
+    const std::string_view text(token.data(), token.size());
+    const bool is_byte = by_characters && is_byte_token(text);
+    LUNA_TRY(table.put(&id, std::string(text), is_byte ? TokenType::byte : TokenType::normal));
   }
   LUNA_TRY(read_merges(*model, vocabulary));
-  vocabulary.model = "gpt2";
+  vocabulary.model = by_characters ? "llama" : "gpt2";
+  vocabulary.unknown_id = id_by_text(vocabulary, string_or(*model, "unk_token", ""));
   vocabulary.rules->ignores_merges = bool_or(*model, "ignore_merges", false);
   return {};
 }
@@ -201,11 +225,24 @@ Result<void> read_normalizer(const json::object& root, SplitRules& rules) {
   LUNA_TRY(const auto steps, steps_of(root, "normalizer", "normalizers"));
   for (const json::object* step : steps) {
     const std::string_view type = string_or(*step, "type", "");
-    if (type != "NFC") {
-      return unsupported("normalizer \"" + std::string(type) + "\" is not known; known are: NFC");
+    if (type == "NFC") {
+      rules.nfc = true;
+    } else if (type == "Replace") {
+      LUNA_TRY(const json::object* pattern, object_member(*step, "pattern"));
+      if (string_or(*pattern, "String", "") != " " || string_or(*step, "content", "") != kSpaceText)
+        return unsupported("normalizer Replace is known for a space and its mark U+2581 only");
+      rules.by_characters = true;
+    } else if (type == "Prepend") {
+      if (string_or(*step, "prepend", "") != kSpaceText)
+        return unsupported("normalizer Prepend is known for the mark of a space, U+2581, only");
+      rules.adds_space = true;
+    } else {
+      return unsupported("normalizer \"" + std::string(type) +
+                         "\" is not known; known are: NFC, Prepend, Replace");
     }
-    rules.nfc = true;
   }
+  if (rules.adds_space && !rules.by_characters)
+    return unsupported("normalizer Prepend without Replace, which marks spaces");
   return {};
 }
 
@@ -217,9 +254,25 @@ Result<WordPattern> read_split(const json::object& step) {
   return word_pattern_by_source(string_or(*pattern, "Regex", ""));
 }
 
+/// Over characters nothing is cut; some files cut at spaces, of which the normalizer leaves none.
+Result<void> check_no_cuts(std::span<const json::object* const> steps) {
+  for (const json::object* step : steps) {
+    const json::value* pattern = member(*step, "pattern");
+    const bool cuts_spaces = string_or(*step, "type", "") == "Split" && pattern != nullptr &&
+                             pattern->is_object() &&
+                             string_or(pattern->get_object(), "String", "") == " ";
+    if (!cuts_spaces) {
+      return unsupported("pre_tokenizer \"" + std::string(string_or(*step, "type", "")) +
+                         "\" is not known after a normalizer that marks spaces");
+    }
+  }
+  return {};
+}
+
 Result<void> read_pre_tokenizer(const json::object& root, SplitRules& rules) {
   LUNA_TRY(const auto steps, steps_of(root, "pre_tokenizer", "pretokenizers"));
   rules.pattern = WordPattern::whole;
+  if (rules.by_characters) return check_no_cuts(steps);
   bool has_bytes = false;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const json::object& step = *steps[i];
@@ -248,12 +301,6 @@ Result<void> read_pre_tokenizer(const json::object& root, SplitRules& rules) {
   }
   if (!has_bytes) return unsupported("pre_tokenizer: without ByteLevel it is not byte-level BPE");
   return {};
-}
-
-std::optional<TokenId> id_by_text(const Vocabulary& vocabulary, std::string_view text) {
-  const auto found = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), text);
-  if (text.empty() || found == vocabulary.tokens.end()) return std::nullopt;
-  return static_cast<TokenId>(found - vocabulary.tokens.begin());
 }
 
 /// Whether the reference would put a token before a text, by its template for one text.

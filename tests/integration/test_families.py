@@ -8,6 +8,7 @@ prompt in pieces, down to single tokens, gives the bits of the whole.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden" / "model")]
+from luna_server import config_text  # noqa: E402
 from test_numerics import (  # noqa: E402, F401 - the fixture `driver`
     CPU_I12, REFERENCE, REFERENCE_LOGIT_ERROR_MAX, TINY_RELATIVE_ERROR_MAX, LogitsDriver, driver,
 )  # fmt: skip
@@ -25,6 +27,7 @@ from tiny_families import (  # noqa: E402
 
 GOLDEN = load_file(TESTS / "golden" / "model" / "family_logits.safetensors")
 KINDS = ("gguf", "folder")
+NO_TENSOR_SPLIT = ("qwen2", "phi3")
 
 
 def write_model(tmp_path: Path, family: Family, kind: str) -> Path:
@@ -62,3 +65,25 @@ def test_a_prompt_in_pieces_gives_the_bits_of_the_whole(
     for n_rows in (1, 7, 64):
         pieces = driver.logits(model, [*backend, "--rows-per-step", str(n_rows)], ids)
         assert np.array_equal(whole.view(np.uint32), pieces.view(np.uint32)), f"{n_rows} rows"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_devices_share_a_model_or_say_why_not(
+    run_luna: Callable, family: Family, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path, family, "gguf")
+    answers = []
+    for n_devices, keys in ((1, ""), (2, ""), (2, 'layout = "tensor"')):
+        config = tmp_path / "luna.toml"
+        config.write_text(config_text(model, n_devices=n_devices, model_keys=keys), encoding="utf-8")
+        prompt = "the cat and in to " * 8  # longer than a window
+        done = run_luna("generate", "--config", config, prompt, "--max-tokens", 24,
+                        "--temperature", 0)  # fmt: skip
+        if keys and family.gguf_architecture in NO_TENSOR_SPLIT:
+            assert done.returncode == 1
+            assert f"a tensor split of a {family.gguf_architecture} model" in done.stderr
+            continue
+        assert done.returncode == 0, done.stderr
+        answers.append(done.stdout)
+    assert answers[0].strip()
+    assert all(answer == answers[0] for answer in answers)
