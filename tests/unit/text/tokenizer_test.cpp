@@ -157,8 +157,8 @@ void expect_refused(const Vocabulary& vocabulary, Code code, std::string_view na
 
 TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
   Vocabulary vocabulary = test::tiny_vocabulary();
-  vocabulary.model = "llama";
-  expect_refused(vocabulary, Code::unsupported, "\"llama\"");
+  vocabulary.model = "bert";
+  expect_refused(vocabulary, Code::unsupported, "\"bert\"");
   vocabulary = test::tiny_vocabulary();
   vocabulary.pre = "";
   expect_refused(vocabulary, Code::unsupported, "smollm");
