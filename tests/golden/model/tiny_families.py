@@ -102,9 +102,9 @@ FAMILIES = (
            {"attention.sliding_window": WINDOW}, permutes_heads=True),
     Family("gemma2", base_config(
         "gemma2", "Gemma2ForCausalLM", num_hidden_layers=4, layer_types=layer_types(4, 2),
-        query_pre_attn_scalar=20, attn_logit_softcapping=5.0, final_logit_softcapping=10.0, **GEMMA),
+        query_pre_attn_scalar=20, attn_logit_softcapping=5.0, final_logit_softcapping=2.0, **GEMMA),
            "gemma2", {"attention.sliding_window": WINDOW, "attn_logit_softcapping": 5.0,
-                      "final_logit_softcapping": 10.0, "attention.scale": 20**-0.5},
+                      "final_logit_softcapping": 2.0, "attention.scale": 20**-0.5},
            layer=GEMMA_NORMS, gguf_names=GEMMA_NAMES, norms_less_one=True),
     Family("gemma3", base_config(
         "gemma3_text", "Gemma3ForCausalLM", num_hidden_layers=7, layer_types=layer_types(7, 6),
@@ -182,8 +182,8 @@ def draw(family: Family, name: str) -> np.ndarray:
         return 0.5 * drawn
     if "norm" in part:
         return (0.0 if family.norms_less_one else 1.0) + 0.15 * drawn
-    if part == "embed_tokens":
-        return 0.3 * drawn
+    if part == "embed_tokens":  # Gemma scales what it reads by sqrt(hidden_size)
+        return (0.1 if family.norms_less_one else 0.3) * drawn
     return GAINS.get(part, 1.0) / math.sqrt(shape[-1]) * drawn
 
 
