@@ -88,9 +88,7 @@ constexpr auto kRules = std::to_array<Rule>({
      "change no environment, signal action, locale, rounding mode, folder or mask"},
     {"T2",
      "It works on whatever thread it is called from.",
-     "keep nothing in thread-local variables, and no thread's id; calls of an instance come one at "
-     "a "
-     "time"},
+     "keep nothing in thread-local variables, and no thread's id"},
     {"S1",
      "A plan names rows that may be named.",
      "take rows with Plan::take(), preempt(), reject(); what they refuse may not be in a plan"},

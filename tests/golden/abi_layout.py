@@ -224,6 +224,10 @@ def complaints(now: Layout) -> list[str]:
             if not one.is_extension:
                 found.append(f"{one.text}: plugins of ABI {major}.{old.version[1]} would break. "
                              "Never within a major version: append, or a new record or id.")  # fmt: skip
+    for name, one in now.records["luna_note"].fields.items():
+        if not re.match(r"(uint32_t|char) ", one.declaration):
+            found.append(f"luna_note.{name} is '{one.declaration}': the note lies 20 bytes into its section of the "
+                         "file, so that it may have texts and fields of 4 bytes only")  # fmt: skip
     newest = golden[-1]
     for one in differences(newest, now):
         if not one.is_extension:
@@ -256,6 +260,11 @@ def main() -> int:
         if broken:
             sys.exit("\n".join(broken))
         file = golden_file(now.version)
+        tag = f"abi-{now.version[0]}.{now.version[1]}"
+        is_tagged = subprocess.run(["git", "-C", str(GOLDEN), "rev-parse", "--quiet", "--verify", f"refs/tags/{tag}"],
+                                   capture_output=True).returncode == 0  # fmt: skip
+        if is_tagged and file.exists():
+            sys.exit(f"{tag} is tagged: its layout is final; raise LUNA_ABI_MINOR")
         file.parent.mkdir(exist_ok=True)
         head = (f"# Plugin ABI {now.version[0]}.{now.version[1]}: constants and their values; records with size and "
                 "how they grow\n# (by struct_size, by stride, or frozen), fields with offset, size and "
