@@ -5,6 +5,7 @@
 #include "core/model/slice_links.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "support/flowsplit_scheduler.hpp"
+#include "support/hashed_request.hpp"
 #include "support/shipped_plugins.hpp"
 #include "support/slicing_policy.hpp"
 #include "support/test_seed.hpp"
@@ -16,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <random>
 #include <thread>
 
 namespace luna::app {
@@ -88,19 +88,8 @@ class SlicedServer {
   ~SlicedServer() { engine_->stop(); }
 
   Ended ask(std::uint32_t n_prompt, std::uint32_t n_generated, std::uint64_t seed) {
-    auto asked = std::make_unique<engine::SequenceRequest>();
-    std::mt19937_64 random(seed);
-    for (std::uint32_t i = 0; i < n_prompt; ++i)
-      asked->prompt.push_back(static_cast<TokenId>(random() % n_vocabulary_));
-    asked->sampling.temperature = 0.0F;
-    asked->stop.n_generated_max = n_generated;
-    asked->stop.ignore_eos = true;
-    asked->hash_logits = true;
-    asked->id = seed;
-    const std::size_t n_bytes =
-        pipeline::TokenStream::text_bytes_for(n_generated, tokenizer_.token_bytes_max());
-    auto stream = std::make_shared<pipeline::TokenStream>(n_generated, n_bytes, 0);
-    asked->streams.push_back(stream);
+    auto asked = test::hashed_request(seed, n_prompt, n_generated, n_vocabulary_, tokenizer_);
+    auto stream = asked->streams.front();
     const Result<void> submitted = engine_->submit(std::move(asked));
     EXPECT_TRUE(submitted) << submitted.error().message();
     while (!stream->view().end)

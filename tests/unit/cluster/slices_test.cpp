@@ -3,6 +3,7 @@
 #include "core/engine/engine.hpp"
 #include "core/model/slice_links.hpp"
 #include "support/engine_fixture.hpp"
+#include "support/hashed_request.hpp"
 #include "support/slicing_policy.hpp"
 #include "support/test_seed.hpp"
 #include "support/tiny_model_file.hpp"
@@ -109,19 +110,8 @@ class SlicesOfWorkers : public Cluster {
   }
 
   std::shared_ptr<pipeline::TokenStream> begin(std::uint64_t seed) {
-    auto asked = std::make_unique<engine::SequenceRequest>();
-    std::mt19937_64 random(seed);
-    for (std::uint32_t i = 0; i < kPromptTokens; ++i)
-      asked->prompt.push_back(static_cast<TokenId>(random() % kVocabSize));
-    asked->sampling.temperature = 0.0F;
-    asked->stop.n_generated_max = kAnswerTokens;
-    asked->stop.ignore_eos = true;
-    asked->hash_logits = true;
-    asked->id = seed;
-    const std::size_t n_bytes =
-        pipeline::TokenStream::text_bytes_for(kAnswerTokens, tokenizer_.token_bytes_max());
-    auto stream = std::make_shared<pipeline::TokenStream>(kAnswerTokens, n_bytes, 0);
-    asked->streams.push_back(stream);
+    auto asked = test::hashed_request(seed, kPromptTokens, kAnswerTokens, kVocabSize, tokenizer_);
+    auto stream = asked->streams.front();
     const Result<void> submitted = engine_->submit(std::move(asked));
     EXPECT_TRUE(submitted) << submitted.error().message();
     return stream;

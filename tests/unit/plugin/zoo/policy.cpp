@@ -1,5 +1,7 @@
 // A scheduler plugin that works, with one fault, chosen by the name that it is linked with. What
 // the host cannot see at the start, and the validator has to find. Compiled once.
+#include "zoo_descriptor.hpp"
+
 #include <luna/scheduler.hpp>
 
 #include <algorithm>
@@ -318,20 +320,7 @@ const void* table(const char* kind) {
 }
 
 constexpr luna_plugin describe() {
-  return {sizeof(luna_plugin),
-          LUNA_ABI_MAJOR,
-          LUNA_ABI_MINOR,
-          LUNA_ABI_MINOR,
-          "org.luna.test.zoo",
-          "zoo",
-          "0.1.0",
-          "Luna",
-          "Apache-2.0",
-          "A policy with one fault.",
-          LUNA_PLUGIN_DETERMINISTIC,
-          table,
-          nullptr,
-          nullptr};
+  return zoo_plugin("A policy with one fault.", table, LUNA_PLUGIN_DETERMINISTIC);
 }
 
 }  // namespace

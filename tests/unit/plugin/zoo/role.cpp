@@ -1,5 +1,7 @@
 // A role plugin that works, with one fault, chosen by the name that it is linked with. Compiled
 // once.
+#include "zoo_descriptor.hpp"
+
 #include <luna/role.hpp>
 
 #include <map>
@@ -77,19 +79,6 @@ const void* table(const char* kind) {
 
 /// What luna_plugin_query answers.
 extern "C" const luna_plugin* luna_zoo_query(std::uint32_t host_major, std::uint32_t /*minor*/) {
-  static constexpr luna_plugin kPlugin = {sizeof(luna_plugin),
-                                          LUNA_ABI_MAJOR,
-                                          LUNA_ABI_MINOR,
-                                          LUNA_ABI_MINOR,
-                                          "org.luna.test.zoo",
-                                          "zoo",
-                                          "0.1.0",
-                                          "Luna",
-                                          "Apache-2.0",
-                                          "A role with one fault.",
-                                          0,
-                                          table,
-                                          nullptr,
-                                          nullptr};
+  static constexpr luna_plugin kPlugin = zoo_plugin("A role with one fault.", table);
   return host_major == LUNA_ABI_MAJOR ? &kPlugin : nullptr;
 }
