@@ -102,6 +102,7 @@ Result<void> App::Impl::find_plugins() {
   plugin::Catalog::Options search;
   search.folders = plugin::search_folders(options.plugin_folders, settings.plugins.paths);
   search.services = &services;
+  search.trust = plugin::trust_of(settings.plugins);
   catalog = plugin::Catalog::scan(std::move(search));
   const std::vector<Error> wrong = plugin::check_settings(settings, *catalog);
   if (!wrong.empty()) {
@@ -219,6 +220,9 @@ Result<ModelParts> App::Impl::parts_of(const config::ModelSettings& wanted) {
   for (const std::vector<std::string>& names : wanted.device_groups())
     parts.groups.push_back(devices_of(names));
   LUNA_TRY(parts.scheduler, make_policy(*catalog, settings));
+  LUNA_TRY(parts.fallbacks, make_fallbacks(*catalog, settings));
+  parts.plan_budget = settings.scheduler.plan_budget;
+  parts.n_plan_faults_max = settings.scheduler.n_plan_faults_max;
   if (settings.scheduler.record) {
     LUNA_TRY(parts.plan_record, plan_record_of(wanted.name));
   }
@@ -319,7 +323,7 @@ Result<void> App::Impl::build_pipeline() {
   LUNA_TRY(
       pipeline,
       pipeline::StagedPipeline::create(std::move(setup), clock, pipeline_wake, pipeline_stats));
-  metrics.set_role_runs(pipeline_stats.n_role_runs);
+  metrics.set_role_runs(pipeline_stats.n_role_runs, pipeline_stats.role_run_ns);
   pipeline->launch();
   return {};
 }

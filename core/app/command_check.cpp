@@ -1,5 +1,6 @@
 #include "core/app/command_check.hpp"
 
+#include "core/app/pipeline_table.hpp"
 #include "core/config/nearest_key.hpp"
 #include "core/config/settings_reader.hpp"
 #include "core/config/settings_schema.hpp"
@@ -19,6 +20,7 @@ struct Findings {
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
   std::vector<std::string> notes;
+  std::vector<PipelineRow> pipeline;  ///< empty: the file could not be read
 };
 
 /// A model's file or folder must be there; a known name may still have to be pulled.
@@ -47,7 +49,8 @@ void check_model(const config::Settings& settings,
 
 Findings check(const CheckOptions& options) {
   Findings findings;
-  const config::SettingsReading reading = config::read_settings_file(options.config);
+  const config::SettingsReading reading =
+      config::read_settings_file(options.config, options.overrides);
   for (const Error& error : reading.errors)
     findings.errors.push_back(error.message());
   if (!reading.errors.empty()) return findings;  // half-read settings would be checked twice
@@ -56,7 +59,13 @@ Findings check(const CheckOptions& options) {
   for (const config::ModelSettings& model : settings.models)
     check_model(settings, model, options.models, findings);
   const auto folders = plugin::search_folders(options.plugin_folders, settings.plugins.paths);
-  const auto catalog = plugin::Catalog::scan({folders, nullptr});
+  plugin::Catalog::Options search;
+  search.folders = folders;
+  search.trust = plugin::trust_of(settings.plugins);
+  const auto catalog = plugin::Catalog::scan(std::move(search));
+  findings.pipeline = resolve_pipeline(settings, *catalog);
+  for (const PipelineRow& row : findings.pipeline)
+    if (row.stage == kStageOfFormats && !row.is_ok()) findings.errors.push_back(row.reason);
   for (const Error& error : plugin::check_settings(settings, *catalog))
     findings.errors.push_back(error.message());
   // A model that is not here cannot be timed.
@@ -79,6 +88,7 @@ void print_json(const Findings& findings, std::ostream& out) {
   };
   const boost::json::object object = {{"ok", findings.errors.empty()},
                                       {"errors", list(findings.errors)},
+                                      {"pipeline", pipeline_json(findings.pipeline)},
                                       {"warnings", list(findings.warnings)},
                                       {"notes", list(findings.notes)}};
   out << boost::json::serialize(object) << "\n";
@@ -91,6 +101,7 @@ int run_check(const CheckOptions& options, const CommandStreams& streams) {
   if (options.json) {
     print_json(findings, streams.out);
   } else {
+    if (!findings.pipeline.empty()) print_pipeline(findings.pipeline, streams.out);
     for (const std::string& error : findings.errors)
       streams.err << "error: " << error << "\n";
     for (const std::string& warning : findings.warnings)

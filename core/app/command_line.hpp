@@ -40,11 +40,12 @@ struct CommandLine {
   ReplayOptions replay;
   check::CheckCommand plugin_check;
   NewPluginOptions new_plugin;
-  std::string path;    // inspect, check, plugin
-  std::string plugin;  // plugins info, why
-  std::string model;   // tokenize, template, split: a path or a known name
-  std::string listen;  // serve --listen
-  bool keys = false;   // check --keys
+  std::string path;                    // inspect, check, plugin
+  std::string plugin;                  // plugins info, why
+  std::string model;                   // tokenize, template, split: a path or a known name
+  std::string listen;                  // serve --listen
+  std::vector<std::string> overrides;  // serve, worker, check --set
+  bool keys = false;                   // check --keys
   bool json = false;
   std::function<int(CommandLine&, const CommandStreams&)> run;
 };

@@ -41,30 +41,12 @@ http::ServerOptions server_options(const config::ServerSettings& settings) {
   return options;
 }
 
-spdlog::level::level_enum to_spdlog(config::LogLevel level) {
-  switch (level) {
-    case config::LogLevel::trace:
-      return spdlog::level::trace;
-    case config::LogLevel::debug:
-      return spdlog::level::debug;
-    case config::LogLevel::info:
-      return spdlog::level::info;
-    case config::LogLevel::warn:
-      return spdlog::level::warn;
-    case config::LogLevel::error:
-      return spdlog::level::err;
-    case config::LogLevel::off:
-      return spdlog::level::off;
-  }
-  return spdlog::level::info;
-}
-
 Result<config::Settings> read(const ServeOptions& options) {
   std::filesystem::path config = options.config;
   if (config.empty()) {
     LUNA_TRY(config, default_config());
   }
-  LUNA_TRY(config::Settings settings, config::read_settings(config));
+  LUNA_TRY(config::Settings settings, config::read_settings(config, options.overrides));
   if (options.host) settings.server.host = *options.host;
   if (options.port) settings.server.port = *options.port;
   if (options.record_plans) settings.scheduler.record = *options.record_plans;

@@ -17,6 +17,7 @@ struct ServeOptions {
   std::optional<std::uint16_t> port;                  ///< instead of the file's
   std::optional<std::filesystem::path> record_plans;  ///< instead of the file's
   std::vector<std::filesystem::path> plugin_folders;
+  std::vector<std::string> overrides;  ///< of --set
 };
 
 /// Serves until SIGINT or SIGTERM, then drains. Prints `ready on http://HOST:PORT` once a real

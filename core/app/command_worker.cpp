@@ -2,6 +2,7 @@
 
 #include "core/app/devices.hpp"
 #include "core/app/known_models.hpp"
+#include "core/app/run_settings.hpp"
 #include "core/app/stop_signal.hpp"
 #include "core/app/version.hpp"
 #include "core/base/clock.hpp"
@@ -10,9 +11,11 @@
 #include "core/cluster/data_transports.hpp"
 #include "core/cluster/process_identity.hpp"
 #include "core/cluster/worker.hpp"
+#include "core/config/settings_reader.hpp"
 #include "core/config/settings_value.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/host_services.hpp"
+#include "core/plugin/settings_check.hpp"
 
 #include <algorithm>
 #include <array>
@@ -108,6 +111,8 @@ class WorkerProcess {
         services_({&clock_, 0, {}}) {}
 
   Result<int> run() {
+    LUNA_TRY(said_, config::read_worker_settings(command_.overrides));
+    init_logging(to_spdlog(said_.log.level));
     LUNA_TRY(const Address address, parse_join(command_.join));
     LUNA_TRY(open_plugins());
     LUNA_TRY(open_devices());
@@ -131,14 +136,17 @@ class WorkerProcess {
  private:
   Result<void> open_plugins() {
     plugin::Catalog::Options search;
-    search.folders = plugin::search_folders(command_.plugin_folders, {});
+    search.folders = plugin::search_folders(command_.plugin_folders, said_.plugins.paths);
     search.services = &services_;
+    search.trust = plugin::trust_of(said_.plugins);
     catalog_ = plugin::Catalog::scan(std::move(search));
+    if (const auto wrong = plugin::check_pins(said_.plugins, "--set", *catalog_); !wrong.empty())
+      return config::join_errors(wrong);
     for (const std::string& name : catalog_->names(LUNA_KIND_QUANT)) {
       LUNA_TRY(auto quant, catalog_->create<luna_quant_if>(name, config::RawGroup{}));
       quants_.push_back(std::move(quant));
     }
-    transports_.emplace(*catalog_, transport_settings_);
+    transports_.emplace(*catalog_, said_.transport);
     return {};
   }
 
@@ -205,7 +213,7 @@ class WorkerProcess {
   const WorkerCommand& command_;
   const CommandStreams& streams_;
   const std::string name_;
-  const config::TransportSettings transport_settings_{};
+  config::WorkerSettings said_;
   RealClock clock_;
   plugin::HostServices services_;
   std::unique_ptr<plugin::Catalog> catalog_;

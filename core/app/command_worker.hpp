@@ -27,6 +27,7 @@ struct WorkerCommand {
   std::string data_host;  ///< where other workers reach it; empty: as the server does
   std::uint32_t drain_timeout_ms = 30'000;  ///< for others to take over when it is told to end
   std::vector<std::filesystem::path> plugin_folders;
+  std::vector<std::string> overrides;  ///< of --set: [plugins], [transport], [log]
 };
 
 /// Serves until SIGINT or SIGTERM, or until the server dismisses it; joins again whenever the

@@ -39,6 +39,7 @@ class OpenParts {
     plugin::Catalog::Options search;
     search.folders = plugin::search_folders(plugin_folders, settings.plugins.paths);
     search.services = &parts->services_;
+    search.trust = plugin::trust_of(settings.plugins);
     parts->catalog_ = plugin::Catalog::scan(std::move(search));
     for (const std::string& name : parts->catalog_->names(LUNA_KIND_QUANT)) {
       LUNA_TRY(auto quant, parts->catalog_->create<luna_quant_if>(name, config::RawGroup{}));

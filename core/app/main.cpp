@@ -60,6 +60,16 @@ void add_prompt_options(CLI::App& command, PromptOptions& options) {
       "--stop", options.stop, "ends the answer where this text would begin; may be repeated");
 }
 
+void add_set_option(CLI::App& command, std::vector<std::string>& overrides) {
+  command
+      .add_option("--set",
+                  overrides,
+                  "KEY=VALUE in place of the file's, such as scheduler.policy=srf or "
+                  "model[0].kv_cache=int8; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 /// "HOST:PORT", "[::1]:PORT" or "PORT" into the options.
 Result<void> apply_listen(const std::string& listen, ServeOptions& options) {
   if (listen.empty()) return {};
@@ -87,6 +97,7 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
                           if (const auto listen = apply_listen(l.listen, l.serve); !listen)
                             return fail(s, listen.error());
                           l.serve.plugin_folders = l.plugin_folders;
+                          l.serve.overrides = l.overrides;
                           return run_serve(l.serve, s);
                         });
   serve->add_option(
@@ -98,6 +109,7 @@ void add_serving_commands(CLI::App& app, CommandLine& line) {
                     line.serve.record_plans,
                     "file for every plan of the scheduler, for `luna replay`");
   serve->add_option("--listen", line.listen, "HOST:PORT, both at once");
+  add_set_option(*serve, line.overrides);
 
   CLI::App* generate =
       add(app, line, "generate", "Answer one prompt", [](CommandLine& l, const CommandStreams& s) {
@@ -133,6 +145,7 @@ void add_worker_command(CLI::App& app, CommandLine& line) {
                           "Lend this machine's devices to a server elsewhere",
                           [](CommandLine& l, const CommandStreams& s) {
                             l.worker.plugin_folders = l.plugin_folders;
+                            l.worker.overrides = l.overrides;
                             return run_worker(l.worker, s);
                           });
   WorkerCommand& options = line.worker;
@@ -160,6 +173,7 @@ void add_worker_command(CLI::App& app, CommandLine& line) {
   command
       ->add_option("--drain-timeout-ms", options.drain_timeout_ms, "to hand over, once told to end")
       ->capture_default_str();
+  add_set_option(*command, line.overrides);
 }
 
 void add_bench_load_options(CLI::App& command, BenchOptions& options) {
@@ -310,13 +324,15 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
       "Check a TOML file and the plugins it names",
       [](CommandLine& l, const CommandStreams& s) {
         if (l.keys) return run_check_keys(s);
-        return run_check({l.path, l.plugin_folders, named_models(), l.json, explain_layouts}, s);
+        return run_check(
+            {l.path, l.plugin_folders, named_models(), l.json, l.overrides, explain_layouts}, s);
       });
   CLI::Option_group* what = check->add_option_group("what", "one of");
   what->add_option("file", line.path, "a TOML file");
   what->add_flag("--keys", line.keys, "print every key there is instead");
   what->require_option(1);
   check->add_flag("--json", line.json, "for programs");
+  add_set_option(*check, line.overrides);
 
   CLI::App* pull = add(app,
                        line,

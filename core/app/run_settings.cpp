@@ -45,6 +45,24 @@ Result<config::Settings> settings_for_model(const std::string& model) {
 
 }  // namespace
 
+spdlog::level::level_enum to_spdlog(config::LogLevel level) {
+  switch (level) {
+    case config::LogLevel::trace:
+      return spdlog::level::trace;
+    case config::LogLevel::debug:
+      return spdlog::level::debug;
+    case config::LogLevel::info:
+      return spdlog::level::info;
+    case config::LogLevel::warn:
+      return spdlog::level::warn;
+    case config::LogLevel::error:
+      return spdlog::level::err;
+    case config::LogLevel::off:
+      return spdlog::level::off;
+  }
+  return spdlog::level::info;
+}
+
 Result<std::filesystem::path> default_config() {
   return shipped_config("luna.toml");
 }

@@ -1,6 +1,7 @@
 // Where a command's settings come from: a file, the shipped one, or a model alone.
 #pragma once
 
+#include "core/base/log.hpp"
 #include "core/config/settings.hpp"
 
 #include <luna/result.hpp>
@@ -9,6 +10,9 @@
 #include <string>
 
 namespace luna::app {
+
+/// As the log takes it.
+spdlog::level::level_enum to_spdlog(config::LogLevel level);
 
 /// The configuration that `serve` uses when none is named: configs/luna.toml of the source tree or
 /// of the installation that the program lies in.

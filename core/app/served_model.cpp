@@ -221,6 +221,7 @@ struct ServedModel::Impl {
   std::optional<std::string> slice_transport;      // where their sequences may lie on several
   std::unique_ptr<model::SliceLinks> slice_links;  // then
   plugin::Instance<luna_scheduler_if> scheduler;
+  std::vector<plugin::Instance<luna_scheduler_if>> fallbacks;
   std::unique_ptr<engine::PlanRecorder> plan_recorder;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<pipeline::EngineRunner> runner;
@@ -350,6 +351,7 @@ Result<void> ServedModel::Impl::load(const config::ModelSettings& settings,
   for (const auto& [id, model] : models)
     compiled.push_back(&model->compiled());
   scheduler = std::move(parts.scheduler);
+  fallbacks = std::move(parts.fallbacks);
   return start_engine(settings, parts, speculation, std::move(compiled));
 }
 
@@ -372,10 +374,13 @@ Result<void> ServedModel::Impl::start_engine(const config::ModelSettings& settin
     LUNA_TRY(plan_recorder, engine::PlanRecorder::open(*std::move(parts.plan_record)));
     engine_options.plan_recorder = plan_recorder.get();
   }
+  engine_options.plan_budget = parts.plan_budget;
+  engine_options.n_plan_faults_max = parts.n_plan_faults_max;
   engine_options.n_groups_max =
       std::max(parts.n_groups_max, static_cast<std::uint32_t>(compiled.size()));
   engine::EngineParts engine_parts{
       std::move(compiled), scheduler, *tokenizer, *parts.clock, stats, set_wake, parts.wake};
+  engine_parts.fallbacks = fallbacks;
   engine_parts.on_group_gone = parts.on_group_gone;
   engine_parts.group_context = parts.group_context;
   if (parts.turn) {

@@ -35,7 +35,10 @@ struct DraftParts {
 struct ModelParts {
   /// By group, each of which holds a copy of the model; in layer order.
   std::vector<std::vector<model::Device*>> groups;
-  plugin::Instance<luna_scheduler_if> scheduler;  ///< of its own: policies keep state
+  plugin::Instance<luna_scheduler_if> scheduler;               ///< of its own: policies keep state
+  std::vector<plugin::Instance<luna_scheduler_if>> fallbacks;  ///< likewise, in their order
+  std::chrono::milliseconds plan_budget{};                     ///< as SchedulerSettings
+  std::uint32_t n_plan_faults_max = 0;
   std::span<const plugin::Instance<luna_quant_if>> quants;
   std::optional<model::Collective> collective;
   /// Between groups, where these may hold slices for each other; of groups in other processes its

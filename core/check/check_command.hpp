@@ -20,6 +20,7 @@ struct CheckCommand {
   std::string junit_file;
   std::string reproduce;  ///< CASE@SEED
   double limit_s = 45.0;
+  bool writes_record = false;  ///< beside the plugin, for plugins.require_checked
 };
 
 /// The options, and the file.

@@ -12,6 +12,8 @@ std::vector<std::vector<std::string>> ModelSettings::device_groups() const {
 }
 
 std::string locate(const std::string& file, Position at) {
+  // kSaidByOverride
+  if (at.line == 0 && at.column > 0) return "--set";
   return file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column);
 }
 

@@ -70,9 +70,20 @@ struct ServerSettings {
   std::vector<std::string> cors_origins;  ///< "*": any
 };
 
+/// The SHA-256 that a plugin's file must have.
+struct PluginPin {
+  std::string plugin;  ///< short name or full id
+  std::string sha256;  ///< 64 lower-case hexadecimal digits
+
+  friend bool operator==(const PluginPin&, const PluginPin&) = default;
+};
+
 /// [plugins]
 struct PluginSettings {
   std::vector<std::filesystem::path> paths;  ///< folders to search, absolute
+  bool require_checked = false;              ///< load only what `luna plugins check` has passed
+  std::vector<PluginPin> pins;               ///< in the order of the file
+  Position pins_at;
 };
 
 /// One [[device]].
@@ -160,6 +171,11 @@ struct StageSettings {
 struct SchedulerSettings {
   std::string policy;
   Position policy_at;
+  /// What takes its place, one after the other, when it keeps failing; empty: nothing does.
+  std::vector<std::string> fallback;
+  Position fallback_at;
+  std::chrono::milliseconds plan_budget{};  ///< of one plan; a longer one is a fault
+  std::uint32_t n_plan_faults_max = 0;      ///< of the last 64 plans; then the policy is replaced
   std::optional<std::filesystem::path> record;  ///< file for every plan; none: none are kept
   std::uint64_t record_bytes_max = 0;           ///< the recording ends there
   std::map<std::string, RawGroup> policies;     ///< by policy
@@ -204,6 +220,13 @@ struct LogSettings {
   LogLevel level = LogLevel::info;
 };
 
+/// What a worker reads; the server it joins says the rest.
+struct WorkerSettings {
+  PluginSettings plugins;
+  TransportSettings transport;
+  LogSettings log;
+};
+
 /// A whole file, checked: every name that is referred to exists.
 struct Settings {
   std::string file;              ///< as it was given, for messages
@@ -220,7 +243,7 @@ struct Settings {
   LogSettings log;
 };
 
-/// "luna.toml:41:22".
+/// "luna.toml:41:22"; "--set" for what is said on the command line.
 std::string locate(const std::string& file, Position at);
 
 }  // namespace luna::config

@@ -27,9 +27,12 @@ struct SettingsReading {
 /// and file:line:column; an unknown word comes with the nearest known one. Keys that belong to
 /// plugins are kept for plugin::check_settings(). [start-up]
 ///
+/// overrides  keys that are set in place of the file's, as apply_override() takes them; errors in
+///            what they say are located at "--set"
 /// Errors  not_found, io (the file); invalid_argument (its content, or more than 1 MiB)
 /// Source  TOML 1.0.0
-SettingsReading read_settings_file(const std::filesystem::path& path);
+SettingsReading read_settings_file(const std::filesystem::path& path,
+                                   const std::vector<std::string>& overrides = {});
 
 /// The same for text in memory.
 ///
@@ -37,10 +40,19 @@ SettingsReading read_settings_file(const std::filesystem::path& path);
 /// folder  absolute; relative paths start there
 SettingsReading read_settings_text(std::string_view text,
                                    const std::string& file,
-                                   const std::filesystem::path& folder);
+                                   const std::filesystem::path& folder,
+                                   const std::vector<std::string>& overrides = {});
 
 /// The settings, or one error whose message has a line for each thing that is wrong.
-Result<Settings> read_settings(const std::filesystem::path& path);
+Result<Settings> read_settings(const std::filesystem::path& path,
+                               const std::vector<std::string>& overrides = {});
+
+/// The settings of a worker, which has no file: defaults, and what is set. Relative paths start in
+/// the current folder. [start-up]
+///
+/// Errors  invalid_argument: a line for each thing that is wrong, keys that are the server's among
+///         them
+Result<WorkerSettings> read_worker_settings(const std::vector<std::string>& overrides);
 
 /// One message of many errors, a line each.
 Error join_errors(const std::vector<Error>& errors);

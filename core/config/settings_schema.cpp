@@ -107,6 +107,12 @@ constexpr std::array kKeys = {
   KeyRow{"plugins", "paths", path_list, 0, 0, "", "",
          "further folders to search, before LUNA_PLUGIN_PATH and the installed plugins",
          store<&PluginSettings::paths>},
+  KeyRow{"plugins", "require_checked", boolean, 0, 0, "", "false",
+         "load only plugins with a record beside them that `luna plugins check --record` wrote: of this "
+         "very file, by this version, passed", store<&PluginSettings::require_checked>},
+  KeyRow{"plugins", "sha256", pins, 0, 0, "", "",
+         "what the files of plugins must be, by short name or full id; others are not held to anything",
+         store<&PluginSettings::pins>},
 
   KeyRow{"device", "name", text, 1, kNameBytesMax, "", kRequired,
          "name that models refer to", store<&DeviceSettings::name>},
@@ -193,6 +199,15 @@ constexpr std::array kKeys = {
 
   KeyRow{"scheduler", "policy", text, 1, kNameBytesMax, "", kRequired,
          "scheduler plugin, by short name or full id", store<&SchedulerSettings::policy>},
+  KeyRow{"scheduler", "fallback", text_list, 0, 0, "", "",
+         "scheduler plugins that take the place of a policy that keeps failing, one after the other; "
+         "absent: nothing does", store<&SchedulerSettings::fallback>},
+  KeyRow{"scheduler", "plan_budget_ms", integer, 1, 60000, "", "50",
+         "a plan that takes longer is a fault of the policy; it is carried out all the same",
+         store<&SchedulerSettings::plan_budget>},
+  KeyRow{"scheduler", "plan_faults_max", integer, 1, 64, "", "8",
+         "of the last 64 plans so many illegal or late ones: the policy is replaced, if a fallback is written",
+         store<&SchedulerSettings::n_plan_faults_max>},
   KeyRow{"scheduler", "record", path, 0, 0, "", "",
          "file that every plan is written to, for `luna replay`; empty: none",
          store<&SchedulerSettings::record>},
@@ -284,6 +299,9 @@ std::string describe_key(const KeyRow& row) {
     case layers:
       return "\"auto\", layers per device such as [18, 12], or ranges such as [\"0..17\", "
              "\"18..29\"]";
+    case pins:
+      return "a table of a SHA-256 (64 lower-case hexadecimal digits) for each plugin, such as "
+             "{srf = \"9f86d0...\"}";
     case load:
       return "a table such as {prompt = 128, reused = 512, output = 128, users = 32} of whole "
              "numbers up to " +

@@ -26,6 +26,7 @@ enum class ValueType {
   text_list,   ///< at least one text
   text_lists,  ///< lists of texts, at least one, none of them empty
   layers,      ///< "auto", counts per device [18, 12], or ranges ["0..17", "18..29"]
+  pins,        ///< a table of a SHA-256 a plugin: {srf = "9f86..."}
   load,        ///< a table of whole numbers in min..max: prompt, reused, output, users
 };
 
@@ -37,6 +38,7 @@ using Value = std::variant<std::int64_t,
                            std::vector<std::string>,
                            std::vector<std::vector<std::string>>,
                            std::vector<LayerRange>,
+                           std::vector<PluginPin>,
                            ExpectedLoad>;
 
 struct KeyRow {

@@ -1,6 +1,7 @@
 #include "core/config/settings_value.hpp"
 
 #include "core/base/assert.hpp"
+#include "core/base/sha256.hpp"
 #include "core/base/units.hpp"
 
 #include <algorithm>
@@ -131,6 +132,20 @@ std::optional<ExpectedLoad> convert_load(const KeyRow& row, const TomlNode& node
   return load;
 }
 
+/// At least one.
+std::optional<std::vector<PluginPin>> convert_pins(const TomlNode& node) {
+  const auto* table = as<TomlNode::Table>(node);
+  if (table == nullptr || table->empty()) return std::nullopt;
+  std::vector<PluginPin> pins;
+  for (const TomlEntry& entry : *table) {
+    const auto* digest = as<std::string>(entry.node);
+    if (digest == nullptr || !is_sha256_text(*digest) || !is_plain_text(entry.key))
+      return std::nullopt;
+    pins.push_back({entry.key, *digest});
+  }
+  return pins;
+}
+
 template <typename T, typename Convert>
 std::optional<std::vector<T>> convert_list(const TomlNode& node, const Convert& convert_element) {
   const auto* list = as<TomlNode::List>(node);
@@ -215,6 +230,8 @@ std::optional<Value> convert(const KeyRow& row,
     }
     case ValueType::layers:
       return wrap(convert_layers(row, node));
+    case ValueType::pins:
+      return wrap(convert_pins(node));
     case ValueType::load:
       return wrap(convert_load(row, node));
   }

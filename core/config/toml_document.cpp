@@ -122,6 +122,17 @@ TomlNode to_node(const toml::node& from) {
 
 }  // namespace
 
+const TomlEntry* find_entry(const TomlNode& table, std::string_view key) {
+  const auto& entries = std::get<TomlNode::Table>(table.value);
+  const auto found = std::ranges::find(entries, key, &TomlEntry::key);
+  return found == entries.end() ? nullptr : &*found;
+}
+
+Position value_position(const TomlNode& table, std::string_view key) {
+  const TomlEntry* entry = find_entry(table, key);
+  return entry == nullptr ? table.at : entry->node.at;
+}
+
 std::string print_node(const TomlNode& node) {
   return std::visit(
       [](const auto& v) -> std::string {

@@ -34,6 +34,12 @@ struct TomlEntry {
   TomlNode node;
 };
 
+/// The entry of a table; null: it has no such key.
+const TomlEntry* find_entry(const TomlNode& table, std::string_view key);
+
+/// Where the value of a key stands; where there is none, the table.
+Position value_position(const TomlNode& table, std::string_view key);
+
 /// The value as it would be written, short, for messages: "70000", "a list".
 std::string print_node(const TomlNode& node);
 

@@ -103,6 +103,20 @@ bool has_slices(const EngineParts& parts) {
   return does_slice(parts.scheduler) && parts.models.front()->slice_set != nullptr;
 }
 
+/// A policy that does not know of slices could not go on with requests that are larger than a
+/// group.
+Result<void> check_fallbacks(const EngineParts& parts, bool are_sliced) {
+  for (const auto& fallback : parts.fallbacks)
+    if (are_sliced && !does_slice(fallback))
+      return Error{
+          Code::invalid_argument,
+          "scheduler.fallback: '" + fallback.name() +
+              "' does not slice requests over groups of devices, '" + parts.scheduler.name() +
+              "' does: it could not go on with them; name a policy that slices, or have '" +
+              parts.scheduler.name() + "' slice none"};
+  return {};
+}
+
 /// Sequences at a time: those counted in, and what is computed once more.
 std::uint32_t n_slots(std::uint32_t n_live_max, const EngineOptions& options) {
   return n_live_max + (options.output_check.percent > 0 ? 1 : 0);
@@ -129,6 +143,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineParts& parts,
   const text::Tokenizer& tokenizer = parts.tokenizer;
   const model::StepLimits step_limits = bounded_step(model, options);
   LUNA_TRY(check_groups(parts, options, step_limits));
+  LUNA_TRY(check_fallbacks(parts, has_slices(parts)));
   if (tokenizer.vocab_size() < model.config.vocab_size) {
     return Error{Code::unsupported,
                  "model " + model.name + " has " + std::to_string(model.config.vocab_size) +
@@ -173,6 +188,7 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
       n_candidates(parts.models.front()->n_candidates),
       may_outgrow_group(has_slices(parts)),
       recovery_timeout(options.recovery_timeout),
+      plan_budget(options.plan_budget),
       group_options{.limits = step_limits,
                     .n_slots = n_slots(n_live_max, options),
                     .n_holders = n_slots(n_live_max, options) + KvMoves::kMax + KvSlices::kMovesMax,
@@ -218,12 +234,14 @@ Engine::Impl::Impl(const EngineParts& engine_parts,
                   {.n_slots = sequences.n_slots(),
                    .n_rows_max = step_limits.n_rows_max,
                    .n_draft_rows_max = step_limits.n_out_rows_max - step_limits.n_seqs_max,
-                   .kv_block_tokens = limits.kv_block_tokens}) {
+                   .kv_block_tokens = limits.kv_block_tokens}),
+      policy_watch(options.n_plan_faults_max) {
   if (options.output_check.percent > 0) {
     output_check.emplace(options.output_check, parts.stats.output_check);
     parts.stats.output_check.percent.store(options.output_check.percent);
   }
   if (options.plan_recorder != nullptr) gate.record_to(*options.plan_recorder);
+  gate.time_by(parts.clock);
   plan.slices.reserve(KvSlices::kMovesMax);
   for (const model::CompiledModel* model : parts.models) {
     const GroupNumbers numbers{

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +114,10 @@ struct EngineOptions {
   SpeculationOptions speculation{};
   OutputCheckOptions output_check{};
   PlanRecorder* plan_recorder = nullptr;  ///< notes every plan; outlives the engine
+  /// A plan that takes longer is carried out, and counts against its policy as an illegal one does.
+  Nanoseconds plan_budget = std::chrono::milliseconds(50);
+  /// Of the last 64 plans so many illegal or late ones, and the policy is replaced: 1..64.
+  std::uint32_t n_plan_faults_max = 8;
 };
 
 /// Everything fixed that an engine is built from; it outlives the engine.
@@ -135,15 +140,19 @@ struct EngineParts {
   /// Where other engines use the same devices: its place among them. It has one group then.
   DeviceTurns* turns = nullptr;
   std::uint32_t turns_member = 0;
+  /// Policies that take the place of `scheduler` when it keeps failing, one after the other,
+  /// between steps; what runs goes on. Empty: nothing does. They outlive the engine too.
+  std::span<const plugin::Instance<luna_scheduler_if>> fallbacks{};
 };
 
 /// Runs one model, on one group of devices or several. The step of a group: commands in, the ended
 /// step's tokens out, plan, KV blocks, one submit a device. Nothing in it waits for a client,
-/// allocates, locks or logs (a refused plan and a failed device are told once a kind).
+/// allocates, locks or logs (a refused plan, a late one and a failed device are told once a kind).
 class Engine {
  public:
   /// Errors  invalid_argument (the model's limits leave no room for a step, or the draft model's;
-  ///         groups that are no copies of one model), unsupported (more logits than the tokenizer
+  ///         groups that are no copies of one model; a fallback that does not slice beside a policy
+  ///         that does), unsupported (more logits than the tokenizer
   ///         has tokens, or than the draft model has; a draft model beside several groups)
   static Result<std::unique_ptr<Engine>> create(const EngineParts& parts,
                                                 const EngineOptions& options);

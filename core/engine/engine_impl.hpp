@@ -11,6 +11,7 @@
 #include "core/engine/kv_slices.hpp"
 #include "core/engine/live_request.hpp"
 #include "core/engine/output_check.hpp"
+#include "core/engine/policy_watch.hpp"
 #include "core/engine/queue_gauge.hpp"
 #include "core/engine/sampler.hpp"
 #include "core/engine/scheduler_gate.hpp"
@@ -122,6 +123,9 @@ struct Engine::Impl {
   void start_prompt(Sequence& sequence, Nanoseconds now);
   void count_cached(Sequence& sequence, std::uint32_t n_tokens);
   void refuse_plan(PlanFault fault);
+  void note_late_plan();
+  bool replace_policy(std::string_view reason);
+  void end_unplanned();
   void carry_out(Nanoseconds now, Nanoseconds planned);
   void start_step(Group& group, Nanoseconds now, Nanoseconds planned);
   void add_to_batch(const PlannedRun& run, Group& group, StepBatch& batch);
@@ -181,6 +185,7 @@ struct Engine::Impl {
   const std::uint32_t n_candidates;
   const bool may_outgrow_group;  // a sequence: the policy slices
   const Nanoseconds recovery_timeout;
+  const Nanoseconds plan_budget;
   const GroupOptions group_options;
   const model::CompiledModel pattern;  ///< what each group's model is like; it has no shards
 
@@ -220,7 +225,10 @@ struct Engine::Impl {
   bool published = false;        // since the last on_published
   std::uint64_t n_steps = 0;
   std::uint32_t n_refused = 0;  // plans in a row
-  std::array<bool, kPlanFaults> fault_told{};
+  PolicyWatch policy_watch;
+  std::size_t n_fallbacks_used = 0;
+  std::array<bool, kPlanFaults> fault_told{};  // of the policy that is asked now
+  bool late_plan_told = false;                 // likewise
   bool step_failure_told = false;
   std::vector<std::unique_ptr<Group>> arrivals;  // told, not carried out yet
   std::vector<Retirement> retirements;

@@ -223,8 +223,15 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   bump(parts.stats.n_plan_calls, 1);
   const Nanoseconds planned = parts.clock.now();
   parts.stats.plan_seconds.observe(seconds(planned - now));
+  const bool is_late = gate.call_time() > plan_budget;
+  if (is_late) note_late_plan();
+  const bool keeps_failing = policy_watch.note(fault != PlanFault::none || is_late);
   if (fault != PlanFault::none) {
     refuse_plan(fault);
+    // One that errs so often in a row is no policy for those that wait.
+    const bool is_hopeless = ++n_refused >= kRefusalsMax;
+    if ((is_hopeless || keeps_failing) && replace_policy(plan_fault_name(fault))) return;
+    if (is_hopeless) end_unplanned();
     return;
   }
   n_refused = 0;
@@ -235,6 +242,7 @@ void Engine::Impl::plan_step(Nanoseconds now) {
   // empty and rows that could fill it.
   const bool made_room = plan.runs.empty() && !plan.is_empty() && !plan.wake_at;
   plan_due = made_room || (!plan.runs.empty() && leaves_room());
+  if (keeps_failing) replace_policy("late");
   if (n_steps % kAuditSteps == 0 && !audit_kv().empty()) bump(parts.stats.n_kv_audit_failures, 1);
 }
 
@@ -266,12 +274,46 @@ void Engine::Impl::refuse_plan(PlanFault fault) {
   plan_due = true;
   if (!std::exchange(fault_told[static_cast<std::size_t>(fault)], true)) {
     logger("engine")->error("plan refused policy={} fault={} row={} text=\"{}\"",
-                            parts.scheduler.name(),
+                            gate.policy(),
                             plan_fault_name(fault),
                             gate.fault_row(),
                             gate.fault_text());
   }
-  if (++n_refused < kRefusalsMax) return;
+}
+
+void Engine::Impl::note_late_plan() {
+  bump(parts.stats.n_plans_late, 1);
+  if (std::exchange(late_plan_told, true)) return;
+  logger("engine")->warn(
+      "plan late policy={} ms={} budget_ms={}",
+      gate.policy(),
+      std::chrono::duration_cast<std::chrono::milliseconds>(gate.call_time()).count(),
+      std::chrono::duration_cast<std::chrono::milliseconds>(plan_budget).count());
+}
+
+// The next plan is the fallback's. What is in steps ends with them, what runs goes on from where it
+// is: a policy is shown all that there is to know. False: no other is written.
+bool Engine::Impl::replace_policy(std::string_view reason) {
+  if (n_fallbacks_used == parts.fallbacks.size()) return false;
+  const auto& fallback = parts.fallbacks[n_fallbacks_used++];
+  logger("engine")->warn("policy replaced policy={} by={} reason={} faults={} of={}",
+                         gate.policy(),
+                         fallback.name(),
+                         reason,
+                         policy_watch.n_faults(),
+                         PolicyWatch::kPlans);
+  gate.replace(fallback);
+  bump(parts.stats.n_policies_replaced, 1);
+  policy_watch.reset();
+  n_refused = 0;
+  fault_told = {};
+  late_plan_told = false;
+  plan_due = true;
+  return true;
+}
+
+// Nobody plans them.
+void Engine::Impl::end_unplanned() {
   n_refused = 0;
   for (const std::uint32_t slot : sequences.order())
     if (!sequences[slot].in_step() && !sequences[slot].is_held) end_sequence(slot, kNoPlan);

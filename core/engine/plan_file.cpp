@@ -128,6 +128,8 @@ std::string_view record_end_name(RecordEnd end) {
       return "too_slow";
     case RecordEnd::write_failed:
       return "write_failed";
+    case RecordEnd::policy_replaced:
+      return "policy_replaced";
   }
   return "unknown";
 }
@@ -285,11 +287,11 @@ Result<bool> PlanFileReader::next() {
   if (digest != next_chain) return corrupt("the chain of hashes is broken");
   if (kind == kEndRecord) {
     if (body.size() != 1 || !bytes.rest().empty()) return corrupt("the end is not the end");
-    const auto why = static_cast<std::uint8_t>(body[0]);
-    if (why < static_cast<std::uint8_t>(RecordEnd::stopped) ||
-        why > static_cast<std::uint8_t>(RecordEnd::too_slow))
+    const auto why = static_cast<RecordEnd>(body[0]);
+    if (why != RecordEnd::stopped && why != RecordEnd::file_full && why != RecordEnd::too_slow &&
+        why != RecordEnd::policy_replaced)
       return corrupt("it ends for an unknown reason");
-    end_ = static_cast<RecordEnd>(why);
+    end_ = why;
   } else if (kind == kPlanRecord) {
     LUNA_TRY(read_plan(body));
     ++n_plans_;

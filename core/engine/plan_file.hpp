@@ -29,10 +29,11 @@ namespace luna::engine {
 
 /// Why a recording ended.
 enum class RecordEnd : std::uint8_t {
-  stopped = 1,      ///< with its engine
-  file_full = 2,    ///< the file has reached its bound
-  too_slow = 3,     ///< the file fell behind the plans
-  write_failed = 4  ///< only told in the log: the end could not be written either
+  stopped = 1,         ///< with its engine
+  file_full = 2,       ///< the file has reached its bound
+  too_slow = 3,        ///< the file fell behind the plans
+  write_failed = 4,    ///< only told in the log: the end could not be written either
+  policy_replaced = 5  ///< what follows are plans of another policy
 };
 std::string_view record_end_name(RecordEnd end);
 

@@ -40,13 +40,13 @@ PlanRecorder::PlanRecorder(Options options, int fd)
     : options_(std::move(options)), fd_(fd), ring_(options_.ring_bytes) {}
 
 PlanRecorder::~PlanRecorder() {
-  stop(RecordEnd::stopped);
+  end(RecordEnd::stopped);
   if (thread_.joinable()) thread_.join();
   ::close(fd_);
 }
 
 // Room for it is left by every plan.
-void PlanRecorder::stop(RecordEnd why) {
+void PlanRecorder::end(RecordEnd why) {
   if (std::exchange(is_stopped_, true)) return;
   const Message message{0, static_cast<std::uint32_t>(why)};
   ring_.append(&message, sizeof(message));
@@ -57,7 +57,7 @@ void PlanRecorder::record(const luna_snapshot& snapshot,
                           const luna_plan& plan,
                           luna_status status) {
   if (is_stopped_) return;
-  if (has_ended_.load(std::memory_order_relaxed)) return stop(RecordEnd::stopped);
+  if (has_ended_.load(std::memory_order_relaxed)) return end(RecordEnd::stopped);
   PlanHead head{snapshot, plan, status, std::min(plan.n_actions, plan.n_actions_max)};
   head.snapshot.reqs = nullptr;
   head.snapshot.devices = nullptr;
@@ -66,7 +66,7 @@ void PlanRecorder::record(const luna_snapshot& snapshot,
   head.snapshot.prefixes = nullptr;
   head.plan.actions = nullptr;
   const std::size_t n_bytes = plan_bytes(head);
-  if (!ring_.has_room(n_bytes + 2 * sizeof(Message))) return stop(RecordEnd::too_slow);
+  if (!ring_.has_room(n_bytes + 2 * sizeof(Message))) return end(RecordEnd::too_slow);
   const Message message{static_cast<std::uint32_t>(n_bytes), 0};
   ring_.append(&message, sizeof(message));
   ring_.append(&head, sizeof(head));

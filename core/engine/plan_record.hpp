@@ -40,10 +40,11 @@ class PlanRecorder {
   /// Notes a plan that was asked for. The tables have the row sizes of this build, and actions are
   /// those of `plan`. Costs the copy. [engine]
   void record(const luna_snapshot& snapshot, const luna_plan& plan, luna_status status);
+  /// Notes nothing more. [engine]
+  void end(RecordEnd why);
 
  private:
   PlanRecorder(Options options, int fd);
-  void stop(RecordEnd why);
   void run();
   bool write(std::span<const std::byte> bytes);
   void finish(RecordEnd why, std::uint64_t n_plans);

@@ -79,7 +79,7 @@ SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& schedule
                              Groups& groups,
                              const KvMoves& moves,
                              const KvSlices& slices)
-    : scheduler_(scheduler),
+    : scheduler_(&scheduler),
       limits_(limits),
       sequences_(sequences),
       groups_(groups),
@@ -95,6 +95,11 @@ SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& schedule
   if (limits.n_groups_max > 1)
     prefixes_.reserve(std::size_t{sequences.n_slots()} * limits.n_groups_max);
   if (limits.n_groups_max > 1) slice_rows_.reserve(kSliceRows);
+}
+
+void SchedulerGate::replace(const plugin::Instance<luna_scheduler_if>& scheduler) {
+  scheduler_ = &scheduler;
+  if (recorder_ != nullptr) recorder_->end(RecordEnd::policy_replaced);
 }
 
 void SchedulerGate::fill_rows() {
@@ -281,7 +286,10 @@ PlanFault SchedulerGate::ask(const SnapshotTime& time, StepPlan& plan) {
   err_ = make_err();
   plan.clear();
   fault_row_ = 0;
-  const luna_status status = scheduler_->plan(scheduler_.self(), &tables, &answer_, &err_);
+  const Nanoseconds asked_at = clock_ != nullptr ? clock_->now() : Nanoseconds(0);
+  const luna_scheduler_if& policy = scheduler_->table();
+  const luna_status status = policy.plan(scheduler_->self(), &tables, &answer_, &err_);
+  if (clock_ != nullptr) call_time_ = clock_->now() - asked_at;
   if (recorder_ != nullptr) {
     luna_plan noted = answer_;  // the plugin was given the table
     noted.n_actions_max = static_cast<std::uint32_t>(actions_.size());

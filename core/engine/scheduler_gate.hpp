@@ -1,6 +1,7 @@
 // The border to the scheduler plugin: shows it the engine's tables, and lets no illegal answer in.
 #pragma once
 
+#include "core/base/clock.hpp"
 #include "core/engine/group.hpp"
 #include "core/engine/kv_moves.hpp"
 #include "core/engine/kv_slices.hpp"
@@ -72,10 +73,18 @@ class SchedulerGate {
 
   /// Every plan is noted there from now on; it outlives the gate.
   void record_to(PlanRecorder& recorder) { recorder_ = &recorder; }
+  /// Every call of the plugin is timed by it from now on; it outlives the gate.
+  void time_by(const Clock& clock) { clock_ = &clock; }
+  /// Asks another policy from now on, which outlives the gate. What was recorded ends: a recording
+  /// is of one policy.
+  void replace(const plugin::Instance<luna_scheduler_if>& scheduler);
+  [[nodiscard]] const std::string& policy() const { return scheduler_->name(); }
   /// One call of the plugin. On PlanFault::none `plan` holds what to do; otherwise nothing of the
   /// answer may be carried out, and fault_row() names the row of the action at fault.
   PlanFault ask(const SnapshotTime& time, StepPlan& plan);
   [[nodiscard]] std::uint32_t fault_row() const { return fault_row_; }
+  /// How long the last call of the plugin took, by time_by()'s clock.
+  [[nodiscard]] Nanoseconds call_time() const { return call_time_; }
   /// What the plugin said when its call failed. Valid until the next ask().
   [[nodiscard]] std::string_view fault_text() const { return text_of(err_); }
 
@@ -106,13 +115,15 @@ class SchedulerGate {
   void note_fault(std::uint32_t slot);
   [[nodiscard]] Place place_of(std::uint32_t slot) const;
 
-  const plugin::Instance<luna_scheduler_if>& scheduler_;
+  const plugin::Instance<luna_scheduler_if>* scheduler_;
   const GateLimits limits_;
   const SequenceTable& sequences_;
   Groups& groups_;
   const KvMoves& moves_;
   const KvSlices& slices_;
   PlanRecorder* recorder_ = nullptr;
+  const Clock* clock_ = nullptr;
+  Nanoseconds call_time_{0};
   std::vector<std::uint32_t> slots_;  // by row
   std::vector<luna_req_row> rows_;
   std::vector<luna_device_row> devices_;

@@ -110,7 +110,10 @@ void PipelineLoop::run_stages() {
 }
 
 void PipelineLoop::run_stage(std::size_t stage) {
+  const Nanoseconds began = clock_.now();
   const RoleStage::Batch batch = stages_[stage].role.run();
+  stats_.role_run_ns.fetch_add(static_cast<std::uint64_t>((clock_.now() - began).count()),
+                               std::memory_order_relaxed);
   stats_.n_role_runs.fetch_add(1, std::memory_order_relaxed);
   if (!batch.verdict) {
     logger("pipeline")

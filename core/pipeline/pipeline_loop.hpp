@@ -1,6 +1,7 @@
 // The pipeline thread's work: items between stages, model runs, clients.
 #pragma once
 
+#include "core/base/clock.hpp"
 #include "core/pipeline/pipeline_stats.hpp"
 #include "core/pipeline/request_state.hpp"
 #include "core/pipeline/role_stage.hpp"
@@ -25,9 +26,9 @@ struct LoopStage {
 /// while that made more), then to each client once what it may know, then the ended requests go.
 class PipelineLoop {
  public:
-  /// stats, and what the stages point to, outlive the loop.
-  PipelineLoop(std::vector<LoopStage> stages, PipelineStats& stats)
-      : stages_(std::move(stages)), stats_(stats) {}
+  /// clock, stats, and what the stages point to outlive the loop.
+  PipelineLoop(std::vector<LoopStage> stages, const Clock& clock, PipelineStats& stats)
+      : stages_(std::move(stages)), clock_(clock), stats_(stats) {}
 
   void accept(std::unique_ptr<RequestState> request);
   /// One turn. Returns how many requests ended.
@@ -87,6 +88,7 @@ class PipelineLoop {
   static Usage usage_of(const RequestState& request);
 
   std::vector<LoopStage> stages_;
+  const Clock& clock_;
   PipelineStats& stats_;
   std::vector<std::unique_ptr<RequestState>> live_;  // in the order they came
   std::vector<OutputEvent> events_;                  // of the client being told; used again

@@ -13,6 +13,7 @@ namespace luna::pipeline {
 class PipelineStats {
  public:
   std::atomic<std::uint64_t> n_role_runs{0};  ///< border calls: roles
+  std::atomic<std::uint64_t> role_run_ns{0};  ///< in these, with what is laid out for them
 
   /// Labels come from settings, so they are few; more than kIntentsMax are not told apart.
   void count_intent(const std::string& label) {

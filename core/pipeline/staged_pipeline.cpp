@@ -115,7 +115,7 @@ Result<void> StagedPipeline::Impl::add_stages(const std::vector<StageSetup>& set
   }
   stages[*answering_stage].is_answering = true;
   answering = stages[*answering_stage].model;
-  loop = std::make_unique<PipelineLoop>(std::move(stages), stats);
+  loop = std::make_unique<PipelineLoop>(std::move(stages), clock, stats);
   return {};
 }
 

@@ -160,6 +160,10 @@ Result<const Library*> Catalog::load_candidate(Candidate& candidate,
                                                const std::string& alternatives) {
   if (const auto found = libraries_.find(candidate.file); found != libraries_.end())
     return &found->second;
+  if (const auto trusted = check_trust(candidate.file, *candidate.note, options_.trust); !trusted) {
+    candidate.reason = trusted.error().message();
+    return trusted.error();
+  }
   auto library =
       Library::load(candidate.file, *candidate.note, {alternatives, options_.startup_limit});
   if (!library) {

@@ -5,6 +5,7 @@
 #include "core/plugin/host_services.hpp"
 #include "core/plugin/instance.hpp"
 #include "core/plugin/library.hpp"
+#include "core/plugin/trust.hpp"
 
 #include <luna/plugin.hpp>
 #include <luna/result.hpp>
@@ -54,10 +55,12 @@ class Catalog {
  public:
   /// services       outlives the catalog
   /// startup_limit  for one call into a plugin; beyond it the process ends with the reason
+  /// trust          what files are held to before they are loaded
   struct Options {
     std::vector<std::filesystem::path> folders;
     HostServices* services = nullptr;
     std::chrono::milliseconds startup_limit = std::chrono::seconds(10);
+    Trust trust{};
   };
 
   /// Reads the note of every *.so in the folders, in order of name; runs no plugin code.
@@ -71,6 +74,7 @@ class Catalog {
   [[nodiscard]] const std::vector<std::filesystem::path>& folders() const {
     return options_.folders;
   }
+  [[nodiscard]] const Trust& trust() const { return options_.trust; }
 
   /// Short names of the kind's candidates that were not rejected, in the order they were found.
   [[nodiscard]] std::vector<std::string> names(std::string_view kind) const;
@@ -78,8 +82,9 @@ class Catalog {
   /// Loads and queries; starts nothing. Loading twice gives the same library.
   ///
   /// name    short name ("cpu") or full id ("org.luna.backend.cpu")
-  /// Errors  not_found; invalid_argument (two files for one name); what Library::load answers. The
-  ///         message lists every candidate with its reason, and the folders that were searched
+  /// Errors  not_found; invalid_argument (two files for one name); unsupported (a file that is not
+  ///         trusted: nothing of it is run); what Library::load answers. The message lists every
+  ///         candidate with its reason, and the folders that were searched
   Result<const Library*> load(std::string_view kind, std::string_view name);
 
   /// Loads one file, wherever it lies. The message names the file.

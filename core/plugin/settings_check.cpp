@@ -1,7 +1,9 @@
 #include "core/plugin/settings_check.hpp"
 
+#include "core/config/nearest_key.hpp"
 #include "core/plugin/settings_rows.hpp"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -29,13 +31,19 @@ class Checker {
     for (const config::StageSettings& stage : settings_.stages)
       check(LUNA_KIND_ROLE, stage.role, stage.own, {"role", stage.role_at});
     const config::SchedulerSettings& scheduler = settings_.scheduler;
-    check_tables(LUNA_KIND_SCHEDULER,
+    check_choice(LUNA_KIND_SCHEDULER,
                  {"scheduler.policy", scheduler.policy, scheduler.policy_at},
                  scheduler.policies);
+    check_fallbacks();
+    check_tables(LUNA_KIND_SCHEDULER, scheduler.policies);
     const config::TransportSettings& transport = settings_.transport;
-    check_tables(LUNA_KIND_TRANSPORT,
-                 {"transport.data", transport.data, transport.data_at},
-                 transport.transports);
+    if (transport.data != "auto")
+      check_choice(LUNA_KIND_TRANSPORT,
+                   {"transport.data", transport.data, transport.data_at},
+                   transport.transports);
+    check_tables(LUNA_KIND_TRANSPORT, transport.transports);
+    for (Error& error : check_pins(settings_.plugins, settings_.file, catalog_))
+      errors_.push_back(std::move(error));
     return std::move(errors_);
   }
 
@@ -61,20 +69,46 @@ class Checker {
     check_group(**library, kind, own);
   }
 
-  /// The chosen plugin, and the table of every plugin that has one.
-  void check_tables(const char* kind,
-                    const Choice& choice,
-                    const std::map<std::string, config::RawGroup>& groups) {
-    const bool is_auto = choice.plugin == "auto" && std::string_view(kind) == LUNA_KIND_TRANSPORT;
-    if (!is_auto) {
-      const auto library = catalog_.load(kind, choice.plugin);
+  /// A plugin that is chosen by its name, where its table is not looked at anyway.
+  const Library* check_choice(const char* kind,
+                              const Choice& choice,
+                              const std::map<std::string, config::RawGroup>& groups) {
+    const auto library = catalog_.load(kind, choice.plugin);
+    if (!library) {
       const std::string what = std::string(choice.key) + " = \"" + choice.plugin + "\"";
-      if (!library)
-        errors_.push_back(place(library.error(), what, settings_.file, choice.at));
-      else if (!groups.contains((*library)->descriptor().name) &&
-               !groups.contains((*library)->descriptor().id))
-        check_group(**library, kind, absent_group(kind, choice));
+      errors_.push_back(place(library.error(), what, settings_.file, choice.at));
+      return nullptr;
     }
+    if (!groups.contains((*library)->descriptor().name) &&
+        !groups.contains((*library)->descriptor().id))
+      check_group(**library, kind, absent_group(kind, choice));
+    return *library;
+  }
+
+  /// Each takes the place of the one before it, so none may be there twice.
+  void check_fallbacks() {
+    const config::SchedulerSettings& scheduler = settings_.scheduler;
+    std::vector<const Library*> seen;
+    if (const auto policy = catalog_.load(LUNA_KIND_SCHEDULER, scheduler.policy))
+      seen.push_back(*policy);
+    for (const std::string& name : scheduler.fallback) {
+      const Library* const library =
+          check_choice(LUNA_KIND_SCHEDULER,
+                       {"scheduler.fallback", name, scheduler.fallback_at},
+                       scheduler.policies);
+      if (library == nullptr) continue;
+      if (std::ranges::count(seen, library) != 0)
+        errors_.push_back(
+            place({Code::invalid_argument, "must be another policy than those before it"},
+                  "scheduler.fallback = \"" + name + "\"",
+                  settings_.file,
+                  scheduler.fallback_at));
+      seen.push_back(library);
+    }
+  }
+
+  /// The table of every plugin that has one.
+  void check_tables(const char* kind, const std::map<std::string, config::RawGroup>& groups) {
     for (const auto& [name, group] : groups) {
       const auto library = catalog_.load(kind, name);
       if (!library)
@@ -111,6 +145,26 @@ class Checker {
 };
 
 }  // namespace
+
+std::vector<Error> check_pins(const config::PluginSettings& settings,
+                              const std::string& file,
+                              const Catalog& catalog) {
+  std::vector<std::string> known;
+  for (const Candidate& candidate : catalog.candidates()) {
+    if (!candidate.note) continue;
+    known.emplace_back(candidate.note->name);
+    known.emplace_back(candidate.note->id);
+  }
+  std::vector<Error> errors;
+  for (const config::PluginPin& pin : settings.pins)
+    if (std::ranges::count(known, pin.plugin) == 0)
+      errors.emplace_back(
+          Code::not_found,
+          "plugins.sha256." + pin.plugin + " (" + config::locate(file, settings.pins_at) +
+              "): no plugin of this name or id was found, so nothing is held to it" +
+              config::nearest_key_hint(pin.plugin, known));
+  return errors;
+}
 
 std::vector<Error> check_settings(const config::Settings& settings, Catalog& catalog) {
   return Checker(settings, catalog).run();

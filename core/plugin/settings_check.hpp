@@ -13,9 +13,17 @@ namespace luna::plugin {
 
 /// Checks backends, roles, the policy and the transport with the keys that belong to them; and the
 /// [scheduler.<policy>] and [transport.<name>] tables of every installed plugin, so that changing
-/// one word swaps it. `data = "auto"` names no transport. [start-up]
+/// one word swaps it. `data = "auto"` names no transport. Each fallback must be another policy, and
+/// each pin the pin of a plugin that is there. [start-up]
 ///
 /// Returns  everything that is wrong; each message carries file:line:column
 std::vector<Error> check_settings(const config::Settings& settings, Catalog& catalog);
+
+/// The pins alone.
+///
+/// file  for messages
+std::vector<Error> check_pins(const config::PluginSettings& settings,
+                              const std::string& file,
+                              const Catalog& catalog);
 
 }  // namespace luna::plugin

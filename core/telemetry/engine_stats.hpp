@@ -166,6 +166,8 @@ struct EngineStats {
   Counter n_plan_calls{0};    ///< border calls: scheduler
   Counter n_submit_calls{0};  ///< border calls: backends, all devices
   Counter n_plans_rejected{0};
+  Counter n_plans_late{0};           ///< that took longer than the policy has for one
+  Counter n_policies_replaced{0};    ///< times that a fallback took the policy's place
   Counter last_progress_ns{0};       ///< engine clock when it last planned or ended a step
   StepTrace steps;                   ///< where the time of the last ones went
   std::atomic<bool> is_lost{false};  ///< its devices can never finish a step again

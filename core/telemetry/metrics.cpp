@@ -172,6 +172,14 @@ constexpr ScalarFamily kScalars[] = {
      "Plans of the scheduler that were refused.",
      kCounter,
      &EngineStats::n_plans_rejected},
+    {"luna_plans_late_total",
+     "Plans that took longer than scheduler.plan_budget_ms.",
+     kCounter,
+     &EngineStats::n_plans_late},
+    {"luna_policy_replacements_total",
+     "Times that a fallback took the place of a policy that kept failing.",
+     kCounter,
+     &EngineStats::n_policies_replaced},
 };
 
 struct GroupFamily {
@@ -360,6 +368,10 @@ std::string MetricsPage::render() const {
   }
   if (n_role_runs_ != nullptr)
     families.value({{"kind", "role"}, {"model", ""}}, load(*n_role_runs_));
+  if (role_run_ns_ != nullptr) {
+    families.open("luna_role_run_seconds_total", "Time in calls of stage roles.", kCounter);
+    families.value({}, load(*role_run_ns_) / 1e9);
+  }
 
   const auto histogram = [&](const char* name, const char* help, auto field) {
     families.open(name, help, MetricType::Histogram);

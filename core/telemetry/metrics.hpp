@@ -44,8 +44,12 @@ class MetricsPage {
     models_.push_back({std::move(name), &stats});
   }
 
-  /// Calls into stage roles; the counter outlives the page. [start-up]
-  void set_role_runs(const std::atomic<std::uint64_t>& n_role_runs) { n_role_runs_ = &n_role_runs; }
+  /// Calls into stage roles, and the nanoseconds in them; both outlive the page. [start-up]
+  void set_role_runs(const std::atomic<std::uint64_t>& n_role_runs,
+                     const std::atomic<std::uint64_t>& role_run_ns) {
+    n_role_runs_ = &n_role_runs;
+    role_run_ns_ = &role_run_ns;
+  }
 
   /// Adds the weights of roles; what they read outlives the page. [start-up]
   void set_roles(std::vector<RoleSource> roles) { roles_ = std::move(roles); }
@@ -77,6 +81,7 @@ class MetricsPage {
   const HttpStats& http_;
   std::vector<Source> models_;
   const std::atomic<std::uint64_t>* n_role_runs_ = nullptr;
+  const std::atomic<std::uint64_t>* role_run_ns_ = nullptr;
   const ClusterStats* cluster_ = nullptr;
   std::vector<RoleSource> roles_;
 };

@@ -100,10 +100,12 @@ class EngineRig {
                      std::optional<plugin::Instance<luna_scheduler_if>> with = std::nullopt,
                      const EngineOptions& options = {},
                      const std::vector<FakeModelOptions>& other_groups = {},
-                     bool watches_groups = false)
+                     bool watches_groups = false,
+                     std::vector<plugin::Instance<luna_scheduler_if>> with_fallbacks = {})
       : fake(model_options),
         tokenizer(tiny_tokenizer()),
-        scheduler(with ? std::move(*with) : static_scheduler()) {
+        scheduler(with ? std::move(*with) : static_scheduler()),
+        fallbacks(std::move(with_fallbacks)) {
     std::vector<const model::CompiledModel*> models = {&fake.compiled};
     std::vector<FakeModel*> fakes = {&fake};
     for (const FakeModelOptions& group : other_groups) {
@@ -111,16 +113,17 @@ class EngineRig {
       models.push_back(&fakes.back()->compiled);
     }
     if (fakes.size() > 1) FakeModel::let_slice(fakes);
-    auto made = Engine::create({std::move(models),
-                                scheduler,
-                                tokenizer,
-                                clock,
-                                stats,
-                                [](void* self) { ++static_cast<EngineRig*>(self)->n_notified; },
-                                this,
-                                watches_groups ? note_gone : nullptr,
-                                this},
-                               options);
+    engine::EngineParts parts{std::move(models),
+                              scheduler,
+                              tokenizer,
+                              clock,
+                              stats,
+                              [](void* self) { ++static_cast<EngineRig*>(self)->n_notified; },
+                              this,
+                              watches_groups ? note_gone : nullptr,
+                              this};
+    parts.fallbacks = fallbacks;
+    auto made = Engine::create(parts, options);
     EXPECT_TRUE(made.has_value());
     engine = std::move(made).value();
   }
@@ -198,6 +201,7 @@ class EngineRig {
   std::vector<std::unique_ptr<FakeModel>> others;  // further groups
   text::Tokenizer tokenizer;
   plugin::Instance<luna_scheduler_if> scheduler;
+  std::vector<plugin::Instance<luna_scheduler_if>> fallbacks;
   VirtualClock clock;
   telemetry::EngineStats stats;
   std::uint64_t n_notified = 0;

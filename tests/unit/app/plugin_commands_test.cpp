@@ -3,11 +3,15 @@
 #include "core/app/command_new.hpp"
 #include "core/app/command_plugins.hpp"
 
+#include <luna/plugin.h>
+
+#include <boost/json.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <unistd.h>
 
@@ -159,7 +163,7 @@ class CheckCommand : public testing::Test {
     std::ofstream(file_) << text;
     const NamedModels models{{"small"}, [](const std::string& name) { return name == "cached"; }};
     return run([&](const CommandStreams& s) {
-      return run_check({file_, {kZoo / "none"}, models, json, {}}, s);
+      return run_check({file_, {kZoo / "none"}, models, json, {}, {}}, s);
     });
   }
 
@@ -210,6 +214,57 @@ TEST_F(CheckCommand, JsonHoldsEveryMessage) {
   EXPECT_EQ(ran.status, 1);
   EXPECT_THAT(ran.out, testing::StartsWith(R"({"ok":false,"errors":[)"));
   EXPECT_EQ(ran.err, "");
+}
+
+TEST_F(CheckCommand, TheTableSaysWhatServesEachPlace) {
+  const Ran ran = check(with_path("small"));
+  std::istringstream lines(ran.out);
+  std::string head;
+  std::getline(lines, head);
+  EXPECT_THAT(head,
+              testing::MatchesRegex("stage +plugin +file +version +needed +offered +verdict"));
+  std::string rows((std::istreambuf_iterator<char>(lines)), {});
+  const std::string kind = LUNA_KIND_SCHEDULER;
+  EXPECT_THAT(rows, HasSubstr("device[0] a0      cpu-zoo"));
+  EXPECT_THAT(rows, HasSubstr((kZoo / "none" / "zoo_none.so").string()));
+  EXPECT_THAT(rows, HasSubstr(kind + ", ABI"));
+  EXPECT_THAT(rows, HasSubstr("not found\n"));
+  EXPECT_THAT(rows, HasSubstr("ok\n"));
+}
+
+TEST_F(CheckCommand, JsonHasTheTableWithReasons) {
+  const Ran ran = check(with_path("small"), true);
+  const auto rows = boost::json::parse(ran.out).at("pipeline").as_array();
+  ASSERT_EQ(rows.size(), 3U);  // a device, a stage, the policy
+  EXPECT_EQ(rows[0].at("stage"), "device[0] a0");
+  EXPECT_EQ(rows[0].at("verdict"), "not found");
+  EXPECT_THAT(std::string(rows[0].at("reason").as_string()), HasSubstr("'cpu-zoo'"));
+  EXPECT_EQ(rows[0].at("file"), "-");
+  EXPECT_EQ(rows[2].at("stage"), "scheduler.policy");
+  EXPECT_EQ(rows[2].at("plugin"), "zoo");
+  EXPECT_EQ(rows[2].at("version"), "0.1.0");
+  EXPECT_EQ(rows[2].at("verdict"), "ok");
+  EXPECT_EQ(rows[2].at("reason"), "");
+}
+
+TEST_F(CheckCommand, AFallbackIsAnotherPolicyThatIsThere) {
+  const Ran twice = check(with_path("small") + "fallback = [\"org.luna.test.zoo\"]\n");
+  EXPECT_THAT(twice.err,
+              HasSubstr("scheduler.fallback = \"org.luna.test.zoo\" (" + file_.string() +
+                        ":14:12)"
+                        ": must be another policy than those before it"));
+  const Ran none = check(with_path("small") + "fallback = [\"fifo\"]\n");
+  EXPECT_THAT(none.err, HasSubstr("scheduler.fallback = \"fifo\" ("));
+  EXPECT_THAT(none.out, HasSubstr("scheduler.fallback[0]"));
+}
+
+TEST_F(CheckCommand, WhatIsNotTrustedIsRefusedInTheTable) {
+  const Ran ran = check(with_path("small") + "[plugins]\nrequire_checked = true\n", true);
+  EXPECT_EQ(ran.status, 1);
+  const auto rows = boost::json::parse(ran.out).at("pipeline").as_array();
+  EXPECT_EQ(rows[2].at("verdict"), "refused");
+  EXPECT_THAT(std::string(rows[2].at("reason").as_string()), HasSubstr("there is no record"));
+  EXPECT_EQ(rows[2].at("version"), "-");
 }
 
 }  // namespace

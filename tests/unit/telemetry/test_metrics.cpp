@@ -63,7 +63,9 @@ TEST(MetricsPage, EveryNameAndLabelNameIsValidAndNoSeriesStandsTwice) {
   MetricsPage page("0", http);
   page.add_model("a", first);
   page.add_model("b", second);
-  page.set_role_runs(n_role_runs);
+  const std::atomic<std::uint64_t> role_run_ns{1'500'000'000};
+  page.set_role_runs(n_role_runs, role_run_ns);
+  EXPECT_NE(page.render().find("luna_role_run_seconds_total 1.5\n"), std::string::npos);
   const std::regex series(
       R"re(([a-zA-Z_][a-zA-Z0-9_]*)(\{([a-zA-Z_][a-zA-Z0-9_]*="[^"]*",?)*\})? [-+0-9.e]+|# (HELP|TYPE) .*)re");
   std::set<std::string> seen;

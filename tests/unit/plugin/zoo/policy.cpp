@@ -97,6 +97,7 @@ struct Kept {
   const luna_kv* settings = nullptr;
   const luna_req_row* rows = nullptr;
   std::thread::id thread = std::this_thread::get_id();
+  int n_plans = 0;
 };
 
 void add(luna_plan* plan, const luna_action& action) {
@@ -203,6 +204,7 @@ luna_status plan(void* self, const luna_snapshot* s, luna_plan* plan, luna_err* 
   if (is("writes_no_zero")) std::memset(err->text, 'x', sizeof(err->text));
   if (is("allocates_in_plan")) take_and_leave();
   if (is("slow_plan")) work_for(0.003 * s->n_reqs);
+  if (is("late_plan")) work_for(30.0);
   luna_snapshot copy = *s;
   if (is("fixed_stride")) copy.req_stride = sizeof(luna_req_row);
   const luna_status status = Instance::plan(kept->policy.get(), &copy, plan, err);
@@ -211,6 +213,7 @@ luna_status plan(void* self, const luna_snapshot* s, luna_plan* plan, luna_err* 
       plan->actions[plan->n_actions_max + n] = run_of(0, 1);
   if (is("counts_too_many")) plan->n_actions = plan->n_actions_max + 1;
   spoil(s, plan);
+  if (is("turns_illegal") && ++kept->n_plans > 12) add(plan, run_of(s->n_reqs + 7, 1));
   return status;
 }
 

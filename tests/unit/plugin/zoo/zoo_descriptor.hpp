@@ -1,7 +1,7 @@
 // What a plugin of the zoo says of itself, where its fault lies elsewhere.
 #pragma once
 
-#include <luna/plugin.h>
+#include <luna/plugin.hpp>
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ constexpr luna_plugin zoo_plugin(const char* summary,
   return {sizeof(luna_plugin),
           LUNA_ABI_MAJOR,
           LUNA_ABI_MINOR,
-          LUNA_ABI_MINOR,
+          LUNA_ABI_MINOR_NEEDED,
           "org.luna.test.zoo",
           "zoo",
           "0.1.0",
