@@ -4,6 +4,7 @@
 """
 
 import json
+import random
 import struct
 from pathlib import Path
 
@@ -124,11 +125,21 @@ def plan_files() -> list[bytes]:
     return [head + records[0] + records[1] + end, head + end]
 
 
+def plans() -> list[bytes]:
+    """Good plans alone, in one group and in two; then all that may go wrong."""
+    shapes = [bytes([groups, 1, 5, 3, *[20] * 7]) for groups in (0, 1)]
+    return [*(shape + bytes(8) for shape in shapes),
+            *(shape + random.Random(seed).randbytes(300) for seed in range(4) for shape in shapes)]
+
+
 def main() -> None:
     seeds: dict[str, list[bytes]] = {"request": [json.dumps(body).encode() for body in BODIES], "http": requests()}
     seeds["hf_folder"] = hf_files()
     seeds["tcp_frame"] = tcp_frames()
     seeds["plan_file"] = plan_files()
+    seeds["plan"] = plans()
+    seeds["override"] = [b"scheduler.policy=srf", b'model[0].devices=["a0"]', b'scheduler."a.b".c=1.5',
+                         b"plugins.sha256.srf=" + b"0" * 64, b"log.level=debug"]
     seeds["tokenizer_json"] = [json.dumps(it).encode() for it in (TOKENIZER, TOKENIZER_CONFIG)]
     seeds["shard_manifest"] = shard_manifests()
     for name, inputs in seeds.items():
