@@ -10,8 +10,8 @@
 namespace luna::model {
 namespace {
 
-constexpr std::array<const Architecture*, 6> kArchitectures = {
-    &kLlama, &kQwen2, &kQwen3, &kGemma2, &kGemma3, &kPhi3};
+constexpr std::array<const Architecture*, 8> kArchitectures = {
+    &kLlama, &kMixtral, &kQwen2, &kQwen3, &kQwen3Moe, &kGemma2, &kGemma3, &kPhi3};
 
 }  // namespace
 
@@ -33,7 +33,8 @@ const Architecture& architecture_of(const ModelConfig& config) {
 std::string known_architectures() {
   std::string known;
   for (const Architecture* architecture : kArchitectures)
-    known += (known.empty() ? "" : ", ") + std::string(architecture->name);
+    if (architecture != &kMixtral)  // whose files say "llama"
+      known += (known.empty() ? "" : ", ") + std::string(architecture->gguf_name);
   return known;
 }
 

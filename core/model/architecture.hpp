@@ -28,14 +28,16 @@ struct HfFamily {
   double rope_base = 10000.0;   // where "rope_theta" is not stated
 };
 
-/// A module of a layer by its name in Hugging Face folders and in GGUF files.
+/// A module of a layer by its name in Hugging Face folders and in GGUF files; a star in both stands
+/// for an expert's number.
 struct HfModule {
   std::string_view hf;    // "self_attn.q_proj"
   std::string_view ours;  // "attn_q"
 };
 
 struct Architecture {
-  std::string_view name;                       ///< general.architecture of its GGUF files
+  std::string_view name;
+  std::string_view gguf_name;                  ///< general.architecture of its files
   std::span<const LayerWeight> layer_weights;  ///< of every layer, in the order of their use
   std::span<const HfFamily> hf_families;
   std::span<const HfModule> hf_modules;  ///< where it differs from the usual names

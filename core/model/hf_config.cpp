@@ -87,11 +87,11 @@ Result<Found> find_family(const HfFields& fields) {
 class HfConfigReader {
  public:
   HfConfigReader(const HfFields& fields, const Found& found)
-      : fields_(fields), found_(found), keys_(config_, found.architecture->name) {}
+      : fields_(fields), found_(found), keys_(config_, found.architecture->gguf_name) {}
 
   Result<HfConfig> read() {
     config_.architecture = found_.architecture;
-    keys_.add_whole_text("general.architecture", found_.architecture->name);
+    keys_.add_whole_text("general.architecture", found_.architecture->gguf_name);
     LUNA_TRY(const auto name, fields_.find_text("_name_or_path"));
     if (name && !name->empty()) keys_.add_whole_text("general.name", *name);
     LUNA_TRY(read_sizes());

@@ -82,6 +82,9 @@ class HfKeys {
   void add_number(std::string_view name, double value) {
     add(prefix_ + std::string(name), ValueType::f64, value);
   }
+  void add_flag(std::string_view name, bool value) {
+    add(prefix_ + std::string(name), ValueType::boolean, value);
+  }
   void add_text(std::string_view name, std::string_view text) {
     add_whole_text(prefix_ + std::string(name), text);
   }

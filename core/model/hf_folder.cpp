@@ -254,11 +254,26 @@ const TensorInfo* HfFolder::find_tensor(std::string_view name) const {
 std::vector<const TensorInfo*> HfFolder::parts_of(std::string_view name) const {
   std::vector<const TensorInfo*> parts;
   if (!name.ends_with(kWeight)) return WeightFile::parts_of(name);
+  for (const std::string& one : stack_of(name))
+    for (const TensorInfo* part : parts_of(one))
+      parts.push_back(part);
+  if (!parts.empty()) return parts;
   const auto found = tensor_idxs_by_module_.find(std::string(module_of(name)));
   if (found == tensor_idxs_by_module_.end()) return WeightFile::parts_of(name);
   for (const std::size_t idx : found->second)
     parts.push_back(&tensors_[idx]);
   return parts;
+}
+
+std::vector<std::string> HfFolder::stack_of(std::string_view name) const {
+  std::vector<std::string> stack;
+  if (!is_of_experts(name)) return stack;
+  const std::string module(module_of(name));
+  for (std::size_t expert = 0;; ++expert) {
+    std::string one = module + "." + std::to_string(expert);
+    if (!tensor_idxs_by_module_.contains(one)) return stack;
+    stack.push_back(one + std::string(kWeight));
+  }
 }
 
 std::string HfFolder::name_in_file(std::string_view name) const {

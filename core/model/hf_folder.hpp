@@ -46,6 +46,7 @@ class HfFolder final : public WeightFile {
   [[nodiscard]] const MetadataEntry* find_metadata(std::string_view key) const override;
   [[nodiscard]] const TensorInfo* find_tensor(std::string_view name) const override;
   [[nodiscard]] std::vector<const TensorInfo*> parts_of(std::string_view name) const override;
+  [[nodiscard]] std::vector<std::string> stack_of(std::string_view name) const override;
   [[nodiscard]] std::string name_in_file(std::string_view name) const override;
   Result<void> open_tensors(std::span<const std::string> /*names*/) override { return {}; }
 

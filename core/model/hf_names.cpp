@@ -40,11 +40,29 @@ constexpr Direction kFromHf = {&HfModule::hf, &HfModule::ours, kHfLayers, kOurLa
 constexpr Direction kToHf = {&HfModule::ours, &HfModule::hf, kOurLayers, kHfLayers};
 
 /// Translates `module`, or gives nothing.
-std::string_view translate(std::span<const HfModule> modules,
-                           std::string_view module,
-                           const Direction& direction) {
-  for (const HfModule& known : modules)
-    if (known.*direction.from == module) return known.*direction.to;
+std::string translate(std::span<const HfModule> modules,
+                      std::string_view module,
+                      const Direction& direction) {
+  for (const HfModule& known : modules) {
+    const std::string_view from = known.*direction.from;
+    const std::string_view to = known.*direction.to;
+    const std::size_t star = from.find('*');
+    if (star == std::string_view::npos) {
+      if (from == module) return std::string(to);
+      continue;
+    }
+    const std::string_view begin = from.substr(0, star);
+    const std::string_view end = from.substr(star + 1);
+    if (module.size() <= begin.size() + end.size() || !module.starts_with(begin) ||
+        !module.ends_with(end))
+      continue;
+    const std::string_view number =
+        module.substr(begin.size(), module.size() - begin.size() - end.size());
+    if (!is_plain_number(number)) continue;
+    const std::size_t to_star = to.find('*');
+    return std::string(to.substr(0, to_star)) + std::string(number) +
+           std::string(to.substr(to_star + 1));
+  }
   return {};
 }
 
@@ -56,7 +74,7 @@ std::string rename(const Architecture& architecture,
   const std::string_view module = name.substr(0, dot);
   const std::string part(name.substr(dot));
   if (const auto found = translate(kModules, module, direction); !found.empty())
-    return std::string(found) + part;
+    return found + part;
   if (!module.starts_with(direction.layers_from)) return std::string(name);
   const std::string_view rest = module.substr(direction.layers_from.size());
   const std::string_view number = rest.substr(0, rest.find('.'));
@@ -65,7 +83,7 @@ std::string rename(const Architecture& architecture,
   auto found = translate(architecture.hf_modules, in_layer, direction);
   if (found.empty()) found = translate(kLayerModules, in_layer, direction);
   if (found.empty()) return std::string(name);
-  return std::string(direction.layers_to) + std::string(number) + "." + std::string(found) + part;
+  return std::string(direction.layers_to) + std::string(number) + "." + found + part;
 }
 
 }  // namespace

@@ -38,6 +38,10 @@ std::optional<Columns> row_columns(const ModelConfig& config, LayerWeight weight
       return std::nullopt;
     case LayerWeight::query_key_value:
     case LayerWeight::gate_up:
+    case LayerWeight::router:
+    case LayerWeight::expert_gate:
+    case LayerWeight::expert_up:
+    case LayerWeight::expert_down:
     case LayerWeight::query_bias:
     case LayerWeight::key_bias:
     case LayerWeight::value_bias:
@@ -102,6 +106,15 @@ ViewId LayerOps::linear(ViewId x, LayerWeight weight, std::optional<LayerWeight>
   const ViewId b = b_.weight(index_of(layer_name(*bias)), n_rows);
   const ViewId y = b_.linear(x, matrix(index), numerics_of(index), b);
   b_.set_last_op_bytes(weights_[index].file_bytes);
+  return y;
+}
+
+ViewId LayerOps::expert_linear(ViewId x, ViewId routes, LayerWeight weight) {
+  const std::uint32_t index = index_of(layer_name(weight));
+  const luna_weight_desc& desc = weights_[index].desc;
+  const LinearNumerics numerics = linear_numerics(desc, desc.n_rows / config_.experts.n, numerics_);
+  const ViewId y = b_.grouped_linear(x, routes, matrix(index), config_.experts.n_used, numerics);
+  b_.set_last_op_bytes(weights_[index].file_bytes / config_.experts.n * config_.experts.n_used);
   return y;
 }
 

@@ -35,6 +35,20 @@ class LayerOps {
   ViewId project(ViewId x, LayerWeight weight) {
     return joined(linear(x, weight), hidden_columns(config_));
   }
+  /// Which experts take each row, and with which weight: [n, n_experts].
+  ViewId route(ViewId x, LayerWeight router) {
+    return b_.moe_route(linear(x, router), config_.experts.n_used, config_.experts.normalizes);
+  }
+  /// x W^T by each row's experts, side by side. x has one slot, or one an expert.
+  ViewId expert_linear(ViewId x, ViewId routes, LayerWeight weight);
+  /// act(gate) * up of each row's experts; nothing is joined.
+  ViewId expert_act_mul(ViewId gate, ViewId up, std::uint32_t kind) {
+    return b_.act_mul(gate, up, kind);
+  }
+  /// What a row's experts found, weighted: [n, hidden_size].
+  ViewId expert_sum(ViewId x, ViewId routes) {
+    return b_.moe_sum(x, routes, config_.experts.n_used);
+  }
   /// Columns [first, first + n) of an activation.
   ViewId columns(ViewId x, std::uint32_t first, std::uint32_t n) { return b_.columns(x, first, n); }
   /// x += y

@@ -26,8 +26,12 @@ enum class LayerWeight : std::uint8_t {
   ffn_post_norm,        // [hidden_size], of what the FFN adds
   query_key_value,      // [(n_heads + 2 * n_kv_heads) * head_dim, hidden_size], in this order
   gate_up,              // [2 * ffn_size, hidden_size], in this order
+  router,               // [n_experts, hidden_size]
+  expert_gate,          // [n_experts * expert_ffn_size, hidden_size], expert after expert
+  expert_up,            // [n_experts * expert_ffn_size, hidden_size]
+  expert_down,          // [n_experts * hidden_size, expert_ffn_size]
 };
-inline constexpr std::size_t kNLayerWeights = 18;
+inline constexpr std::size_t kNLayerWeights = 22;
 
 /// Rows and columns of a weight; vectors have one row.
 struct WeightShape {

@@ -1,6 +1,7 @@
 #include "core/model/model_config.hpp"
 
 #include "core/model/architecture.hpp"
+#include "core/model/architectures/all.hpp"
 #include "core/model/config_keys.hpp"
 #include "core/model/rope_frequencies.hpp"
 #include "core/model/weight_file.hpp"
@@ -18,7 +19,11 @@ namespace {
 Result<const Architecture*> read_architecture(const WeightFile& file) {
   LUNA_TRY(const auto name, find_text(file, "general.architecture"));
   if (!name) return Error{Code::corrupt, "general.architecture: the key is missing"};
-  if (const Architecture* found = find_architecture(*name)) return found;
+  LUNA_TRY(const auto n_experts, find_unsigned(file, std::string(*name) + ".expert_count"));
+  // One name in GGUF stands for both.
+  if (*name == kLlama.gguf_name && n_experts.value_or(0) > 0) return &kMixtral;
+  for (const Architecture* known : architectures())
+    if (known->gguf_name == *name) return known;
   return Error{
       Code::unsupported,
       "general.architecture = \"" + printable(*name) + "\": Luna knows " + known_architectures()};
@@ -177,7 +182,7 @@ Result<ModelConfig> read_model_config(const WeightFile& file) {
   config.architecture = family->name;
   LUNA_TRY(const auto name, find_text(file, "general.name"));
   config.name = name.value_or("");
-  const ConfigKeys keys(file, config.architecture);
+  const ConfigKeys keys(file, std::string(family->gguf_name));
   LUNA_TRY(config.n_layers, keys.count("block_count", kLayersMax));
   LUNA_TRY(config.hidden_size, keys.count("embedding_length", kSizeMax));
   LUNA_TRY(config.ffn_size, keys.count("feed_forward_length", kSizeMax));

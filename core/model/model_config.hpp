@@ -30,6 +30,14 @@ struct SlidingWindow {
   std::uint32_t period = 0;  ///< the last of each so many layers sees all; 0: none does
 };
 
+/// The FFNs of a mixture of experts.
+struct ExpertConfig {
+  std::uint32_t n = 0;         ///< of a layer; 0: the FFN is one
+  std::uint32_t n_used = 0;    ///< by a row
+  std::uint32_t ffn_size = 0;  ///< of one expert
+  bool normalizes = true;      ///< the routes of a row add up to 1
+};
+
 struct ModelConfig {
   std::string architecture;  ///< name of an Architecture: "llama"
   std::string name;          ///< general.name, for people
@@ -47,6 +55,7 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;  ///< of layers with a window, where it is another
   SlidingWindow window;
+  ExpertConfig experts;
   float attention_softcap = 0.0F;  ///< c * tanh(score / c); 0: none
   float logit_softcap = 0.0F;      ///< the same for logits
   float embedding_scale = 1.0F;

@@ -94,6 +94,10 @@ class ModelQuantizer {
                        (to_gguf ? " is a folder; awq, gptq and int8 are made of those"
                                 : " is GGUF; q4_0, q4_1, q8_0 and q4_k are made of that")};
     }
+    if (!to_gguf && source_file_->config.experts.n > 0) {
+      return Error{Code::unsupported,
+                   "--type " + options_.type + ": folders of mixtures of experts are not written"};
+    }
     if (!to_gguf && architecture_of(source_file_->config).has_hf_norms_less_one) {
       return Error{Code::unsupported,
                    "--type " + options_.type + ": folders of " + source_file_->config.architecture +

@@ -86,6 +86,11 @@ class WeightFile {
   /// The tensors that make a weight: the one of its name, or those over which its format spreads
   /// it, in the order of tensors(). Empty where there are none.
   [[nodiscard]] virtual std::vector<const TensorInfo*> parts_of(std::string_view name) const;
+  /// The weights that a weight is made of, one below the other, where a file has them apart: the
+  /// experts of a layer. Empty: it is not.
+  [[nodiscard]] virtual std::vector<std::string> stack_of(std::string_view /*name*/) const {
+    return {};
+  }
   /// What the file itself calls it: for messages.
   [[nodiscard]] virtual std::string name_in_file(std::string_view name) const;
 

@@ -12,24 +12,15 @@ namespace luna::model {
 namespace {
 
 constexpr std::array<std::string_view, kNLayerWeights> kNames = {
-    "attn_norm.weight",
-    "attn_q.weight",
-    "attn_k.weight",
-    "attn_v.weight",
-    "attn_output.weight",
-    "ffn_norm.weight",
-    "ffn_gate.weight",
-    "ffn_up.weight",
-    "ffn_down.weight",
-    "attn_q.bias",
-    "attn_k.bias",
-    "attn_v.bias",
-    "attn_q_norm.weight",
-    "attn_k_norm.weight",
-    "post_attention_norm.weight",
-    "post_ffw_norm.weight",
-    "attn_qkv.weight",
+    "attn_norm.weight",     "attn_q.weight",        "attn_k.weight",
+    "attn_v.weight",        "attn_output.weight",   "ffn_norm.weight",
+    "ffn_gate.weight",      "ffn_up.weight",        "ffn_down.weight",
+    "attn_q.bias",          "attn_k.bias",          "attn_v.bias",
+    "attn_q_norm.weight",   "attn_k_norm.weight",   "post_attention_norm.weight",
+    "post_ffw_norm.weight", "attn_qkv.weight",
     "ffn_up.weight",  // gate and up
+    "ffn_gate_inp.weight",  "ffn_gate_exps.weight", "ffn_up_exps.weight",
+    "ffn_down_exps.weight",
 };
 
 /// Tensors that some writers add and the architecture computes without.
@@ -45,10 +36,9 @@ Result<void> check_weight(const WeightFile& file, const std::string& name, Weigh
   const std::string where = "tensor " + printable(file.name_in_file(name));
   if (tensor == nullptr)
     return Error{Code::corrupt, where + ": missing, expected " + shape_text(expected)};
-  const bool is_vector = tensor->rank == 1;
-  const WeightShape found{is_vector ? 1 : tensor->dims[0],
-                          is_vector ? tensor->dims[0] : tensor->dims[1]};
-  if (tensor->rank == 0 || tensor->rank > 2 || found != expected) {
+  const WeightShape found = shape_of(*tensor);
+  const std::uint32_t rank_max = is_of_experts(name) ? 3 : 2;
+  if (tensor->rank == 0 || tensor->rank > rank_max || found != expected) {
     return Error{Code::corrupt,
                  where + ": of rank " + std::to_string(tensor->rank) + " and shape " +
                      shape_text(found) + ", expected " + shape_text(expected)};
@@ -56,17 +46,41 @@ Result<void> check_weight(const WeightFile& file, const std::string& name, Weigh
   return {};
 }
 
+/// "blk.0.ffn_up_exps.3.weight", where each expert's matrix is a tensor:
+/// "blk.0.ffn_up_exps.weight".
+std::string without_expert(const std::string& weight) {
+  const std::size_t end = weight.rfind('.');
+  const std::size_t dot = end == 0 || end == std::string::npos ? end : weight.rfind('.', end - 1);
+  if (dot == std::string::npos || !is_of_experts(weight)) return weight;
+  return weight.substr(0, dot) + weight.substr(end);
+}
+
 /// Whether a tensor is one of those that make a weight that is known.
 bool is_part(const WeightFile& file,
              const TensorInfo& tensor,
              const std::unordered_set<std::string>& known) {
   const std::string weight = tensor.name.substr(0, tensor.name.rfind('.')) + ".weight";
-  if (!known.contains(weight)) return false;
-  const auto parts = file.parts_of(weight);
-  return std::ranges::find(parts, &tensor) != parts.end();
+  for (const std::string& whole : {weight, without_expert(weight)}) {
+    if (!known.contains(whole)) continue;
+    const auto parts = file.parts_of(whole);
+    if (std::ranges::find(parts, &tensor) != parts.end()) return true;
+  }
+  return false;
 }
 
 }  // namespace
+
+WeightShape shape_of(const TensorInfo& tensor) {
+  if (tensor.rank == 0) return {};
+  WeightShape shape{1, tensor.dims[tensor.rank - 1]};
+  for (std::uint32_t d = 0; d + 1 < tensor.rank; ++d)
+    shape.n_rows *= tensor.dims[d];
+  return shape;
+}
+
+bool is_of_experts(std::string_view name) {
+  return name.find("_exps.") != std::string_view::npos;
+}
 
 std::string layer_weight_name(std::uint32_t layer, LayerWeight weight) {
   return "blk." + std::to_string(layer) + "." +
@@ -106,6 +120,13 @@ WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight) {
       return {query_size + 2 * kv_size, config.hidden_size};
     case LayerWeight::gate_up:
       return {std::uint64_t{2} * config.ffn_size, config.hidden_size};
+    case LayerWeight::router:
+      return {config.experts.n, config.hidden_size};
+    case LayerWeight::expert_gate:
+    case LayerWeight::expert_up:
+      return {std::uint64_t{config.experts.n} * config.experts.ffn_size, config.hidden_size};
+    case LayerWeight::expert_down:
+      return {std::uint64_t{config.experts.n} * config.hidden_size, config.experts.ffn_size};
   }
   return {};
 }

@@ -30,6 +30,11 @@ constexpr bool is_rope_factors(std::string_view name) {
 /// "blk.3.attn_q.weight".
 std::string layer_weight_name(std::uint32_t layer, LayerWeight weight);
 
+/// Rows (of all experts, where there are several) and columns of a tensor.
+WeightShape shape_of(const TensorInfo& tensor);
+/// Whether a weight is the experts' of a layer together, or one expert's part of it.
+bool is_of_experts(std::string_view name);
+
 /// Its shape in a model of this configuration.
 WeightShape layer_weight_shape(const ModelConfig& config, LayerWeight weight);
 /// The shape of a weight by its name; none: not a weight of the model.

@@ -5,6 +5,9 @@
 #include <luna/backend_blocks.hpp>
 #include <luna/plugin.hpp>
 
+#include <algorithm>
+#include <cstring>
+
 namespace luna::model {
 namespace {
 
@@ -107,6 +110,37 @@ Result<WeightSource::Decoder> WeightSource::find_decoder(const std::string& name
 }
 
 Result<ShardWeight> WeightSource::describe(const std::string& name) {
+  const std::vector<std::string> stack = file_.stack_of(name);
+  LUNA_TRY(ShardWeight weight, stack.empty() ? describe_one(name) : describe_stack(name, stack));
+  if (Result<void> fits = check_shape(name, weight.desc); !fits)
+    return fits.error().in(stack.empty() ? "plugin " + decoders_[name].quant->name()
+                                         : "its experts together");
+  return weight;
+}
+
+/// Weights of one form, one below the other.
+Result<ShardWeight> WeightSource::describe_stack(const std::string& name,
+                                                 std::span<const std::string> stack) {
+  LUNA_TRY(ShardWeight weight, describe_one(stack.front()));
+  weight.name = name;
+  const luna_weight_desc first = weight.desc;
+  for (const std::string& one : stack.subspan(1)) {
+    LUNA_TRY(const ShardWeight next, describe_one(one));
+    if (std::memcmp(&next.desc, &first, sizeof(first)) != 0) {
+      return Error{Code::unsupported,
+                   "tensor " + printable(file_.name_in_file(one)) +
+                       ": of another form than the first expert's"};
+    }
+    weight.file_bytes += next.file_bytes;
+    weight.desc.n_rows += first.n_rows;
+  }
+  if (Result<void> sane = check_weight_desc(&weight.desc); !sane)
+    return sane.error().in("tensor " + name);
+  stacks_[name].assign(stack.begin(), stack.end());
+  return weight;
+}
+
+Result<ShardWeight> WeightSource::describe_one(const std::string& name) {
   LUNA_TRY(const Decoder decoder, find_decoder(name));
   ShardWeight weight;
   weight.name = name;
@@ -117,8 +151,6 @@ Result<ShardWeight> WeightSource::describe(const std::string& name) {
   const luna_status status =
       quant->describe(quant.self(), &table_, to_abi(name), decoder.entry, &weight.desc, &err);
   LUNA_TRY(to_result(status, err, "plugin " + quant.name() + ": describe"));
-  if (Result<void> fits = check_shape(name, weight.desc); !fits)
-    return fits.error().in("plugin " + quant.name());
   // Memory is sized and shared out by what the plugin said.
   if (Result<void> sane = check_weight_desc(&weight.desc); !sane)
     return sane.error().in("tensor " + name + ": plugin " + quant.name() + ": describe");
@@ -137,8 +169,7 @@ Result<void> WeightSource::check_shape(const std::string& name,
     if (!needed) return Error{Code::internal, "tensor " + name + ": not a weight of the model"};
     expected = *needed;
   } else {
-    expected.n_rows = tensor->rank == 2 ? tensor->dims[0] : 1;
-    expected.n_cols = tensor->rank == 2 ? tensor->dims[1] : tensor->dims[0];
+    expected = shape_of(*tensor);
   }
   if (expected == WeightShape{desc.n_rows, desc.n_cols}) return {};
   return Error{tensor == nullptr ? Code::corrupt : Code::internal,
@@ -148,7 +179,35 @@ Result<void> WeightSource::check_shape(const std::string& name,
                    std::to_string(expected.n_cols)};
 }
 
+/// Rows of the weights that a range reaches into, each into its part of the planes.
+Result<void> WeightSource::decode_stack(std::span<const std::string> stack,
+                                        const ShardWeight& weight,
+                                        const luna_weight_rows& rows) const {
+  const std::uint64_t n_each = weight.n_rows_total() / stack.size();
+  const std::uint64_t begin = weight.first_row + rows.first_row;
+  for (std::uint64_t done = 0; done < rows.n_rows;) {
+    const std::uint64_t row = begin + done;
+    ShardWeight one = weight;
+    one.name = stack[row / n_each];
+    one.desc.n_rows = n_each;
+    one.n_rows_elsewhere = 0;
+    one.first_row = 0;
+    luna_weight_rows part = rows;
+    part.first_row = row % n_each;
+    part.n_rows = std::min(rows.n_rows - done, n_each - part.first_row);
+    for (std::size_t plane = 0; plane < LUNA_N_PLANES; ++plane)
+      if (rows.planes[plane] != nullptr)
+        part.planes[plane] =
+            static_cast<std::byte*>(rows.planes[plane]) + done * weight.desc.row_bytes[plane];
+    LUNA_TRY(decode(one, part));
+    done += part.n_rows;
+  }
+  return {};
+}
+
 Result<void> WeightSource::decode(const ShardWeight& weight, const luna_weight_rows& rows) const {
+  if (const auto stack = stacks_.find(weight.name); stack != stacks_.end())
+    return decode_stack(stack->second, weight, rows);
   const auto found = decoders_.find(weight.name);
   if (found == decoders_.end())
     return Error{Code::internal, "tensor " + weight.name + ": decoded before it was described"};

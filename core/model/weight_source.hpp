@@ -42,6 +42,11 @@ class WeightSource {
     const plugin::Instance<luna_quant_if>* quant = nullptr;
   };
 
+  Result<ShardWeight> describe_stack(const std::string& name, std::span<const std::string> stack);
+  Result<ShardWeight> describe_one(const std::string& name);
+  Result<void> decode_stack(std::span<const std::string> stack,
+                            const ShardWeight& weight,
+                            const luna_weight_rows& rows) const;
   [[nodiscard]] Result<Decoder> find_decoder(const std::string& name) const;
 
   [[nodiscard]] Result<void> check_shape(const std::string& name,
@@ -54,6 +59,7 @@ class WeightSource {
   std::vector<luna_kv> metadata_;
   luna_tensor_table table_{};
   std::unordered_map<std::string, Decoder> decoders_;
+  std::unordered_map<std::string, std::vector<std::string>> stacks_;  // weights below each other
 };
 
 }  // namespace luna::model

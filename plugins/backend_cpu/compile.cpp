@@ -105,6 +105,17 @@ class ScheduleCompiler {
         return add_linear(op);
       case LUNA_OP_HEAD_NORM:
         return add_head_norm(op);
+      case LUNA_OP_GROUPED_LINEAR:
+        return add_grouped_linear(op);
+      case LUNA_OP_MOE_ROUTE: {
+        CompiledOp& made = append(op, Action::moe_route, Split::rows);
+        made.k = op.attr(LUNA_MOE_ROUTE_K);
+        made.kind = op.attr(LUNA_MOE_ROUTE_NORMALIZES);
+        return {};
+      }
+      case LUNA_OP_MOE_SUM:
+        append(op, Action::moe_sum, Split::columns);
+        return {};
       case LUNA_OP_ROPE:
         return add_rope(op, op_idx);
       case LUNA_OP_KV_WRITE:
@@ -199,11 +210,15 @@ class ScheduleCompiler {
     return form;
   }
 
-  Result<void> add_linear(const OpReader& op) {
-    const Weight* weight = weight_of(op.in(1));
+  /// The form of a linear op's weight, or of the rows of it that are one expert's.
+  Result<kernels::PackedForm> form_of(const OpReader& op,
+                                      const Weight* weight,
+                                      std::uint32_t n_experts) const {
     kernels::PackedForm form = assumed_form(op);
     if (weight != nullptr) {
-      LUNA_TRY(form, plan_weight(weight->desc, op.attr(LUNA_LINEAR_SEGMENT), p_.numerics));
+      luna_weight_desc desc = weight->desc;
+      desc.n_rows /= n_experts;
+      LUNA_TRY(form, plan_weight(desc, op.attr(LUNA_LINEAR_SEGMENT), p_.numerics));
     }
     const bool is_dense = form.is_dense();
     if (!is_dense &&
@@ -216,11 +231,17 @@ class ScheduleCompiler {
                        std::to_string(op.attr(LUNA_LINEAR_ACTIVATION_GROUP)) +
                        "; its weight takes " + std::to_string(form.activation_bits) + " and " +
                        std::to_string(form.activation_group)};
+    return form;
+  }
+
+  Result<void> add_linear(const OpReader& op) {
+    const Weight* weight = weight_of(op.in(1));
+    LUNA_TRY(const kernels::PackedForm form, form_of(op, weight, 1));
     const float* bias = nullptr;
     if (op.op().n_in == 3) {
       LUNA_TRY(bias, vector(op.in(2)));
     }
-    const std::uint32_t activation = activation_of(op.in(0), form);
+    const std::uint32_t activation = activation_of(op.in(0), form, op.in(0).dims[1]);
     CompiledOp& made = append(op, Action::linear, Split::columns);
     made.weight = weight;
     made.form = std::make_unique<const kernels::PackedForm>(form);
@@ -230,20 +251,26 @@ class ScheduleCompiler {
   }
 
   /// The buffer with this input quantized as the weight wants it; quantizes it if no op before did.
-  std::uint32_t activation_of(const luna_view& x, const kernels::PackedForm& form) {
+  ///
+  /// k  columns of the weight: those of x, or of each of its slots
+  std::uint32_t activation_of(const luna_view& x,
+                              const kernels::PackedForm& form,
+                              std::uint32_t k) {
     const TensorRef in = tensor(x);
     const bool is_dense = form.is_dense();
     Quantized key{in.slot,
                   content_[in.slot],
                   in.column_bytes,
                   in.width,
+                  k,
                   is_dense ? 0 : form.activation_bits,
                   is_dense ? 0 : form.activation_group};
     const auto found = std::find(quantized_.begin(), quantized_.end(), key);
     if (found != quantized_.end()) return static_cast<std::uint32_t>(found - quantized_.begin());
     ActivationBuffer buffer;
     buffer.is_dense = is_dense;
-    buffer.k = in.width;
+    buffer.k = k;
+    buffer.n_slots = in.width / k;
     buffer.group = key.group;
     buffer.bits = key.bits;
     buffer.rows = in.rows;
@@ -251,10 +278,12 @@ class ScheduleCompiler {
     const std::int64_t n_rows = rows_max_of(p_, width_, in.rows);
     // Room for every kind, so that the plan made before the weights are known holds.
     const std::int64_t group = std::max<std::int64_t>(buffer.group, 32);
-    buffer.bytes = std::max(
+    buffer.slot_bytes = std::max(
         {kernels::dense_rows_bytes(n_rows, buffer.k),
          kernels::quantized_rows_bytes(n_rows, buffer.k, group, 12),
          kernels::quantized_rows_bytes(n_rows, buffer.k, group, kernels::kShortActivationBits)});
+    buffer.slot_bytes = (buffer.slot_bytes + 63) / 64 * 64;
+    buffer.bytes = buffer.slot_bytes * buffer.n_slots;
     const auto index = static_cast<std::uint32_t>(quantized_.size());
     quantized_.push_back(key);
     schedule_.activations.push_back(buffer);
@@ -263,6 +292,27 @@ class ScheduleCompiler {
     made.in[0] = in;
     made.activation = index;
     return index;
+  }
+
+  Result<void> add_grouped_linear(const OpReader& op) {
+    const std::uint32_t n_experts = op.in(1).dims[1];
+    const luna_view& w = op.in(2);
+    const std::uint32_t n_expert_rows = w.dims[0] / n_experts;
+    if (n_expert_rows % 16 != 0)
+      return Error{Code::unsupported,
+                   "experts of " + std::to_string(n_expert_rows) +
+                       " rows: must be a multiple of 16, so that no strip has rows of two"};
+    const Weight* weight = weight_of(w);
+    LUNA_TRY(const kernels::PackedForm form, form_of(op, weight, n_experts));
+    const std::uint32_t activation = activation_of(op.in(0), form, w.dims[1]);
+    CompiledOp& made = append(Action::grouped_linear, Split::experts);
+    made.in[0] = tensor(op.in(1));
+    made.out = tensor(op.out(0));
+    made.weight = weight;
+    made.form = std::make_unique<const kernels::PackedForm>(form);
+    made.activation = activation;
+    made.k = made.out.width / n_expert_rows;
+    return {};
   }
 
   Result<void> add_rope(const OpReader& op, std::uint32_t op_idx) {
@@ -332,6 +382,7 @@ class ScheduleCompiler {
     std::uint32_t content;
     std::uint64_t column_bytes;
     std::uint32_t width;
+    std::uint32_t k;
     int bits;
     std::int64_t group;
     bool operator==(const Quantized&) const = default;

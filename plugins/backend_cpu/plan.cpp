@@ -65,7 +65,7 @@ std::vector<Access> accesses_of(const Schedule& schedule, const CompiledOp& op) 
   }
   tensor(op.out, true);
   if (op.action == Action::quantize) activation(true);
-  if (op.action == Action::linear) activation(false);
+  if (op.action == Action::linear || op.action == Action::grouped_linear) activation(false);
   const bool prunes = op.action == Action::observe || op.action == Action::prune;
   const bool writes_kv = op.action == Action::kv_write || op.action == Action::kv_copy || prunes;
   if (writes_kv || op.action == Action::attend)
@@ -175,6 +175,7 @@ class MemoryPlan {
     s_.parts = take_private(2 * s_.part_bytes);
     s_.log_sum_exps = take_shared(exponent_bytes_);
     s_.prune_lists = take_private(prune_bytes_);
+    s_.slot_counts = take_private(count_bytes_);
     take_slice_memory();
     if (s_.part_bytes != 0 || width_ == Width::sliced)
       s_.part_lists = take_private(n_partitions_of(p_.n_positions_max) *
@@ -199,7 +200,8 @@ class MemoryPlan {
       pieces_[t->slot].bytes = tensor_bytes(*t);
       pieces_[t->slot].touch(phase);
     }
-    if (op.action == Action::quantize || op.action == Action::linear) {
+    if (op.action == Action::quantize || op.action == Action::linear ||
+        op.action == Action::grouped_linear) {
       const ActivationBuffer& buffer = s_.activations[op.activation];
       Piece& piece = pieces_[p_.n_slots + op.activation];
       if (!buffer.is_private) {
@@ -211,6 +213,10 @@ class MemoryPlan {
     switch (op.action) {
       case Action::linear:
         kernel_bytes_ = std::max(kernel_bytes_, kernels::linear_scratch_bytes(*op.form));
+        break;
+      case Action::grouped_linear:
+        kernel_bytes_ = std::max(kernel_bytes_, kernels::linear_scratch_bytes(*op.form));
+        count_bytes_ = sizeof(std::uint32_t) * rows_max_of(p_, width_, x.rows);
         break;
       case Action::attend:
         kernel_bytes_ = std::max(kernel_bytes_,
@@ -297,6 +303,7 @@ class MemoryPlan {
   std::uint64_t state_bytes_ = 0;
   std::uint64_t exponent_bytes_ = 0;
   std::uint64_t prune_bytes_ = 0;
+  std::uint64_t count_bytes_ = 0;
   std::uint64_t message_bytes_ = 0;
 };
 

@@ -37,6 +37,10 @@ class StepThread : public ThreadView {
         return run_quantize(op);
       case Action::linear:
         return run_linear(op);
+      case Action::grouped_linear:
+      case Action::moe_route:
+      case Action::moe_sum:
+        return run_expert_op(*this, op);
       case Action::head_norm:
       case Action::rope:
       case Action::kv_write:
@@ -97,13 +101,15 @@ class StepThread : public ThreadView {
     const ActivationBuffer& buffer = s_.activations[op.activation];
     const Range rows = rows_of(op, buffer.rows);
     if (rows.size() == 0) return;
-    const float* x = floats(op.in[0], rows.first);
-    if (buffer.is_dense) {
-      const kernels::DenseRows out = dense(buffer);
-      k_.round_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
-    } else {
-      const kernels::QuantizedRows out = quantized(buffer);
-      k_.quantize_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
+    for (std::uint32_t slot = 0; slot < buffer.n_slots; ++slot) {
+      const float* x = floats(op.in[0], rows.first) + slot * buffer.k;
+      if (buffer.is_dense) {
+        const kernels::DenseRows out = dense(buffer, slot);
+        k_.round_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
+      } else {
+        const kernels::QuantizedRows out = quantized(buffer, slot);
+        k_.quantize_rows(x, stride_floats(op.in[0]), rows.first, rows.size(), &out);
+      }
     }
   }
   void run_gather(const CompiledOp& op) const {

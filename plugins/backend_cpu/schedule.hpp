@@ -38,6 +38,9 @@ enum class Action : std::uint8_t {
   layer_norm,
   quantize,
   linear,
+  grouped_linear,
+  moe_route,
+  moe_sum,
   head_norm,
   rope,
   kv_write,
@@ -70,6 +73,7 @@ enum class Split : std::uint8_t {
   every_thread,  // each thread does all, into memory of its own
   rows,          // contiguous ranges of rows
   columns,       // contiguous ranges of strips of 16 columns
+  experts,       // the same of each expert's columns
   heads,         // contiguous ranges of (sequence, KV head)
   head_parts,    // (sequence, KV head, rows, partitions) cut by cost
   tiles,         // tile after tile, dealt out in turn within each
@@ -100,6 +104,8 @@ struct ActivationBuffer {
   int bits = 0;
   RowCount rows = RowCount::step;
   bool is_private = false;
+  std::uint32_t n_slots = 1;  // of a row: each slot's rows lie apart
+  std::uint64_t slot_bytes = 0;
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;
 };
@@ -130,7 +136,7 @@ struct CompiledOp {
   std::uint32_t head_dim = 0;
   std::uint32_t window = 0;
   std::uint32_t kind = 0;  // LUNA_ACT_*, LUNA_ROPE_*
-  std::uint32_t k = 0;     // candidates
+  std::uint32_t k = 0;     // candidates; experts of a row
   std::uint32_t peer = 0;
   std::uint32_t tag = 0;
   ColumnGather gather;  // all_gather, but for the step's rows
@@ -150,6 +156,7 @@ struct Schedule {
   std::uint64_t part_bytes = 0;      // of one unit's; a thread leaves at most two
   std::uint64_t log_sum_exps = 0;    // offset: observing: [n_kv_heads][n_rows][heads of a KV head]
   std::uint64_t prune_lists = 0;     // offset within a thread's memory: three numbers a slot
+  std::uint64_t slot_counts = 0;     // offset within a thread's memory: grouped_linear: one a row
   std::uint64_t part_lists = 0;      // offset within a thread's memory: a unit's nodes and states
   SliceShape slice_shape;            // sliced: of the op with most heads
   std::uint64_t slice_tile = 0;      // offset: SliceTile, then its runs and parts

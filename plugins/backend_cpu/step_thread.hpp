@@ -61,12 +61,14 @@ class ThreadView {
   static std::int64_t stride_floats(const TensorRef& t) {
     return static_cast<std::int64_t>(t.stride_bytes / sizeof(float));
   }
-  [[nodiscard]] kernels::QuantizedRows quantized(const ActivationBuffer& b) const {
+  [[nodiscard]] kernels::QuantizedRows quantized(const ActivationBuffer& b,
+                                                 std::uint32_t slot = 0) const {
     return kernels::place_quantized_rows(
-        base(b.is_private) + b.offset, n_rows(b.rows), b.k, b.group, b.bits);
+        base(b.is_private) + b.offset + slot * b.slot_bytes, n_rows(b.rows), b.k, b.group, b.bits);
   }
-  [[nodiscard]] kernels::DenseRows dense(const ActivationBuffer& b) const {
-    return kernels::place_dense_rows(base(b.is_private) + b.offset, n_rows(b.rows), b.k);
+  [[nodiscard]] kernels::DenseRows dense(const ActivationBuffer& b, std::uint32_t slot = 0) const {
+    return kernels::place_dense_rows(
+        base(b.is_private) + b.offset + slot * b.slot_bytes, n_rows(b.rows), b.k);
   }
 
   /// Calls body(row, columns) for every row of an op that is shared out by columns.
@@ -92,6 +94,8 @@ class ThreadView {
 
 /// rope, kv_write, attend or merge_parts, by the op's split (run_heads.cpp).
 void run_head_op(const ThreadView& view, const CompiledOp& op);
+/// moe_route, grouped_linear or moe_sum (run_experts.cpp).
+void run_expert_op(const ThreadView& view, const CompiledOp& op);
 /// attend_tiles (run_slices.cpp).
 void run_slice_op(const ThreadView& view, const CompiledOp& op);
 /// observe or prune (run_prune.cpp).

@@ -251,6 +251,12 @@ void ReferenceExecutable::run_row_op(const OpReader& op, const luna_step& step) 
                     op.op().n_in == 3 ? matrix(op.in(2)).values : nullptr,
                     linear_scratch_,
                     y);
+    case LUNA_OP_MOE_ROUTE:
+      return moe_route(x(0), op.attr(LUNA_MOE_ROUTE_K), op.attr(LUNA_MOE_ROUTE_NORMALIZES) != 0, y);
+    case LUNA_OP_GROUPED_LINEAR:
+      return grouped_linear(x(0), x(1), matrix(op.in(2)), y);
+    case LUNA_OP_MOE_SUM:
+      return moe_sum(x(0), x(1), y);
     case LUNA_OP_ROPE:
       return rope(x(0),
                   step.positions,

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 namespace luna::reference {
 
@@ -113,6 +114,63 @@ void linear(
         y.row(first + lane)[n] = with_bias(sums[lane], bias, n);
     }
   }
+}
+
+void moe_route(const Rows& scores, std::uint32_t k, bool normalizes, const Rows& routes) {
+  std::vector<std::uint32_t> ids(scores.width);
+  for (std::uint32_t i = 0; i < scores.n_rows; ++i) {
+    const float* x = scores.row(i);
+    std::iota(ids.begin(), ids.end(), 0U);
+    std::stable_sort(
+        ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return x[a] > x[b]; });
+    double sum = 0;
+    for (std::uint32_t e = 0; e < (normalizes ? k : scores.width); ++e)
+      sum += std::exp(double{x[ids[e]]} - x[ids[0]]);
+    std::fill_n(routes.row(i), routes.width, 0.0F);
+    for (std::uint32_t e = 0; e < k; ++e)
+      routes.row(i)[ids[e]] = static_cast<float>(std::exp(double{x[ids[e]]} - x[ids[0]]) / sum);
+  }
+}
+
+namespace {
+
+/// Calls body(slot, expert) for a row's slots, ascending.
+template <typename Body>
+void for_slots(const float* routes, std::uint32_t n_experts, std::uint32_t n_slots, Body&& body) {
+  std::uint32_t slot = 0;
+  for (std::uint32_t expert = 0; expert < n_experts && slot < n_slots; ++expert)
+    if (routes[expert] != 0.0F) body(slot++, expert);
+}
+
+}  // namespace
+
+void grouped_linear(const Rows& x, const Rows& routes, const Matrix& w, const Rows& y) {
+  const std::uint32_t n_expert_rows = w.n_rows / routes.width;
+  const std::uint32_t k = w.n_cols;
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for_slots(routes.row(i),
+              routes.width,
+              y.width / n_expert_rows,
+              [&](std::uint32_t slot, std::uint32_t expert) {
+                const float* from = x.row(i) + (x.width == k ? 0 : std::size_t{slot} * k);
+                for (std::uint32_t n = 0; n < n_expert_rows; ++n)
+                  y.row(i)[slot * n_expert_rows + n] = static_cast<float>(
+                      dot(w.values + (std::size_t{expert} * n_expert_rows + n) * k, from, k));
+              });
+}
+
+void moe_sum(const Rows& x, const Rows& routes, const Rows& y) {
+  for (std::uint32_t i = 0; i < x.n_rows; ++i)
+    for (std::uint32_t d = 0; d < y.width; ++d) {
+      double sum = 0;
+      for_slots(routes.row(i),
+                routes.width,
+                x.width / y.width,
+                [&](std::uint32_t slot, std::uint32_t expert) {
+                  sum += double{routes.row(i)[expert]} * x.row(i)[slot * y.width + d];
+                });
+      y.row(i)[d] = static_cast<float>(sum);
+    }
 }
 
 void rope(const Rows& x, const std::uint32_t* positions, const RopeParams& p, const Rows& y) {

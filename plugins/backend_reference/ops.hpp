@@ -87,6 +87,11 @@ void linear(const Rows& x,
             const float* bias,
             std::span<double> scratch,  // [w.n_cols * kLinearLanes]
             const Rows& y);
+/// routes: [E]; k of them are not 0.
+void moe_route(const Rows& scores, std::uint32_t k, bool normalizes, const Rows& routes);
+/// w: [E * n_expert_rows, K]
+void grouped_linear(const Rows& x, const Rows& routes, const Matrix& w, const Rows& y);
+void moe_sum(const Rows& x, const Rows& routes, const Rows& y);
 void rope(const Rows& x, const std::uint32_t* positions, const RopeParams& params, const Rows& y);
 void kv_write(
     const float* k, const float* v, const KvCache& kv, std::uint32_t layer, std::uint32_t position);

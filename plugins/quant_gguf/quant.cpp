@@ -36,13 +36,16 @@ Result<Source> find_source(const TensorTable& table, const WeightId& weight) {
                  where + ": type " + std::string(undecoded_name(entry.type)) + " (" +
                      std::to_string(entry.type) + ") is not decoded; known are " + known_formats()};
   }
-  if (entry.rank < 1 || entry.rank > 2) {
-    return Error{
-        Code::unsupported,
-        where + ": of rank " + std::to_string(entry.rank) + "; weights are vectors or matrices"};
+  if (entry.rank < 1 || entry.rank > 3) {
+    return Error{Code::unsupported,
+                 where + ": of rank " + std::to_string(entry.rank) +
+                     "; weights are vectors, matrices, or matrices of several experts"};
   }
-  source.n_rows = entry.rank == 2 ? entry.dims[0] : 1;
-  source.n_cols = entry.rank == 2 ? entry.dims[1] : entry.dims[0];
+  source.n_rows = 1;
+  for (std::uint32_t d = 0; d + 1 < entry.rank; ++d)
+    if (__builtin_mul_overflow(source.n_rows, entry.dims[d], &source.n_rows))
+      return Error{Code::corrupt, where + ": more rows than 64 bits count"};
+  source.n_cols = entry.dims[entry.rank - 1];
   source.n_blocks = source.n_cols / source.format->block_values;
   source.bytes = static_cast<const std::uint8_t*>(entry.bytes);
   std::uint64_t n_bytes = source.format->block_bytes;

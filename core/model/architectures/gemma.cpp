@@ -200,6 +200,7 @@ void write_gemma3_layer(LayerOps& ops, ViewId x) {
 }  // namespace
 
 const Architecture kGemma2 = {.name = "gemma2",
+                              .gguf_name = "gemma2",
                               .layer_weights = kGemma2Weights,
                               .hf_families = kGemma2Families,
                               .hf_modules = kModules,
@@ -209,6 +210,7 @@ const Architecture kGemma2 = {.name = "gemma2",
                               .write_layer = write_gemma2_layer};
 
 const Architecture kGemma3 = {.name = "gemma3",
+                              .gguf_name = "gemma3",
                               .layer_weights = kGemma3Weights,
                               .hf_families = kGemma3Families,
                               .hf_modules = kModules,

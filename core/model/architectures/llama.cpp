@@ -24,7 +24,6 @@ constexpr std::array kFamilies = {HfFamily{"llama", "LlamaForCausalLM"},
                                   HfFamily{"mistral", "MistralForCausalLM"}};
 
 Result<void> read_keys(const ConfigKeys& keys, ModelConfig& config) {
-  LUNA_TRY(keys.refuse("expert_count", "a mixture of experts"));
   LUNA_TRY(const auto window, keys.find_count("attention.sliding_window", kWindowMax));
   config.window = {window.value_or(0), 0};
   return {};
@@ -59,6 +58,7 @@ void write_layer(LayerOps& ops, ViewId x) {
 }  // namespace
 
 const Architecture kLlama = {.name = "llama",
+                             .gguf_name = "llama",
                              .layer_weights = kWeights,
                              .hf_families = kFamilies,
                              .hf_modules = {},

@@ -61,6 +61,7 @@ void write_layer(LayerOps& ops, ViewId x) {
 }  // namespace
 
 const Architecture kPhi3 = {.name = "phi3",
+                            .gguf_name = "phi3",
                             .layer_weights = kWeights,
                             .hf_families = kFamilies,
                             .hf_modules = kModules,

@@ -59,6 +59,7 @@ void write_layer(LayerOps& ops, ViewId x) {
 }  // namespace
 
 const Architecture kQwen2 = {.name = "qwen2",
+                             .gguf_name = "qwen2",
                              .layer_weights = kWeights,
                              .hf_families = kFamilies,
                              .hf_modules = {},

@@ -56,6 +56,7 @@ void write_layer(LayerOps& ops, ViewId x) {
 }  // namespace
 
 const Architecture kQwen3 = {.name = "qwen3",
+                             .gguf_name = "qwen3",
                              .layer_weights = kWeights,
                              .hf_families = kFamilies,
                              .hf_modules = {},

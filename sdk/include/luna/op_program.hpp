@@ -248,6 +248,29 @@ class ProgramBuilder {
     const std::uint64_t k = view(w).dims[1];
     program_.ops_.back().flops_per_row = 2 * k * view(w).dims[0];
   }
+  /// [n, k * n_expert_rows]; numerics are those of one expert's rows.
+  ViewId grouped_linear(
+      ViewId x, ViewId routes, ViewId w, std::uint32_t k, const LinearNumerics& numerics) {
+    const std::uint32_t n_rows = view(w).dims[0] / view(routes).dims[1];
+    const ViewId y = activation(view(x).dims[0], k * n_rows);
+    add_op(LUNA_OP_GROUPED_LINEAR,
+           {x, routes, w},
+           {y},
+           {numerics.segment, numerics.activation_bits, numerics.activation_group});
+    program_.ops_.back().flops_per_row = std::uint64_t{2} * k * n_rows * view(w).dims[1];
+    return y;
+  }
+  ViewId moe_route(ViewId scores, std::uint32_t k, bool normalizes) {
+    const ViewId y = same_as(scores);
+    add_op(LUNA_OP_MOE_ROUTE, {scores}, {y}, {k, normalizes ? 1U : 0U});
+    return y;
+  }
+  /// [n, width of a slot]
+  ViewId moe_sum(ViewId x, ViewId routes, std::uint32_t k) {
+    const ViewId y = activation(view(x).dims[0], view(x).dims[1] / k);
+    add_op(LUNA_OP_MOE_SUM, {x, routes}, {y}, {});
+    return y;
+  }
   void rope_in_place(ViewId x, ViewId frequencies, const RopeOptions& o) {
     add_op(LUNA_OP_ROPE,
            {x, frequencies},

@@ -51,8 +51,8 @@ inline constexpr std::array<OpRule, LUNA_N_OPS> kOpRules = {{
     {"gather_rows", "aSD", "aOD", "", ""},
     {"logits", "aOV", "lOV", "", ""},
     {"top_candidates", "aOV", "kOP", "k", ""},
-    {.name = "moe_route", .in = "", .out = "", .attrs = "", .needs = "", .defined = false},
-    {.name = "grouped_linear", .in = "", .out = "", .attrs = "", .needs = "", .defined = false},
+    {"moe_route", "aSE", "aSE", "k normalizes", ""},
+    {"grouped_linear", "aSD aSE wWK", "aSF", "segment activation_bits activation_group", ""},
     {"copy", "xRD", "xRD", "", ""},
     {"convert", "xRD", "xRD", "", ""},
     {"kv_copy", "", "", "", "K"},
@@ -63,6 +63,7 @@ inline constexpr std::array<OpRule, LUNA_N_OPS> kOpRules = {{
     {"barrier", "", "", "", "C"},
     {"all_gather", "aRE", "aRD", "unit rank n_ranks tag", "C"},
     {"head_norm", "aSD wF", "aSD", "eps:", "", true},
+    {"moe_sum", "aSD aSE", "aSF", "", ""},
 }};
 
 /// The next blank-separated word of a rule's list, removed from it.

@@ -49,6 +49,14 @@ class AttrChecker {
                          "its width is not a multiple of a head's");
       case LUNA_OP_LINEAR:
         return need(r_.attr(LUNA_LINEAR_SEGMENT) != 0, "segment");
+      case LUNA_OP_MOE_ROUTE:
+        LUNA_TRY(need(r_.attr(LUNA_MOE_ROUTE_K) != 0, "k"));
+        LUNA_TRY(need(r_.attr(LUNA_MOE_ROUTE_K) <= r_.in(0).dims[1], "k"));
+        return need(r_.attr(LUNA_MOE_ROUTE_NORMALIZES) <= 1, "normalizes");
+      case LUNA_OP_GROUPED_LINEAR:
+        return check_grouped_linear();
+      case LUNA_OP_MOE_SUM:
+        return need_slots(r_.in(0).dims[1], r_.out(0).dims[1], r_.in(1).dims[1]);
       case LUNA_OP_ROPE:
         return check_rope();
       case LUNA_OP_KV_WRITE:
@@ -84,6 +92,25 @@ class AttrChecker {
     LUNA_TRY(need(heads * head_dim == r_.in(0).dims[1], "n_heads"));
     LUNA_TRY(need(n_rot % 2 == 0 && n_rot <= head_dim && r_.in(1).dims[0] == n_rot / 2, "n_rot"));
     return need(r_.attr(LUNA_ROPE_STYLE) <= LUNA_ROPE_HALVES, "style");
+  }
+
+  Result<void> check_grouped_linear() const {
+    LUNA_TRY(need(r_.attr(LUNA_LINEAR_SEGMENT) != 0, "segment"));
+    const std::uint32_t n_experts = r_.in(1).dims[1];
+    const luna_view& weight = r_.in(2);
+    LUNA_TRY(need_that(weight.dims[0] % n_experts == 0, "its weight has no rows for each expert"));
+    LUNA_TRY(need_slots(r_.out(0).dims[1], weight.dims[0] / n_experts, n_experts));
+    const std::uint64_t n_slots = r_.out(0).dims[1] / (weight.dims[0] / n_experts);
+    const std::uint64_t width = r_.in(0).dims[1];
+    return need_that(width == weight.dims[1] || width == n_slots * weight.dims[1],
+                     "its input is neither one slot nor as many as its output has");
+  }
+  /// `width` is slots of `slot_width`, no more than there are experts.
+  Result<void> need_slots(std::uint32_t width,
+                          std::uint32_t slot_width,
+                          std::uint32_t n_experts) const {
+    return need_that(width % slot_width == 0 && width / slot_width <= n_experts,
+                     "its slots are no whole number, or more than experts");
   }
 
   Result<void> check_kv_prune() const {

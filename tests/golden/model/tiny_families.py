@@ -39,6 +39,8 @@ class Family:
     layer: tuple[str, ...] = ()  # modules of a layer beside those of a Llama
     without: tuple[str, ...] = ()  # modules of a Llama that it has not
     gguf_names: dict[str, str] = field(default_factory=dict)  # modules by name, where others
+    experts: tuple[str, ...] = ()  # modules of gate, up and down of an expert, by its number
+    n_experts: int = 0
     norms_less_one: bool = False
     permutes_heads: bool = False
 
@@ -87,6 +89,7 @@ PHI_FAMILY = dict(
              "mlp.gate_proj.weight", "mlp.up_proj.weight"),
     gguf_names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
 )  # fmt: skip
+DENSE_FFN = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
 QWEN_BIASES = tuple(f"self_attn.{part}_proj.bias" for part in "qkv")
 HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 
@@ -123,6 +126,22 @@ FAMILIES = (
            "phi3", {"rope.scaling.original_context_length": 128,
                     "rope.scaling.attn_factor": math.sqrt(1 + math.log(8) / math.log(128))},
            **PHI_FAMILY),
+    Family("mixtral", base_config("mixtral", "MixtralForCausalLM", num_local_experts=4,
+                                  num_experts_per_tok=2),
+           "llama", {"expert_count": 4, "expert_used_count": 2}, permutes_heads=True,
+           experts=("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3",
+                    "block_sparse_moe.experts.{}.w2"), n_experts=4,
+           layer=("block_sparse_moe.gate.weight",), without=DENSE_FFN,
+           gguf_names={"block_sparse_moe.gate": "ffn_gate_inp"}),
+    Family("qwen3moe", base_config("qwen3_moe", "Qwen3MoeForCausalLM", num_experts=6,
+                                   num_experts_per_tok=3, moe_intermediate_size=64,
+                                   norm_topk_prob=True, decoder_sparse_step=1),
+           "qwen3moe", {"expert_count": 6, "expert_used_count": 3,
+                        "expert_feed_forward_length": 64},
+           experts=("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj",
+                    "mlp.experts.{}.down_proj"), n_experts=6,
+           layer=(*HEAD_NORMS, "mlp.gate.weight"), without=DENSE_FFN,
+           gguf_names={"mlp.gate": "ffn_gate_inp"}),
 )  # fmt: skip
 
 LLAMA_LAYER = (
@@ -138,7 +157,7 @@ GGUF_NAMES = {
     "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-GAINS = {"q_proj": 1.5, "o_proj": 2.0, "down_proj": 2.0}
+GAINS = {"q_proj": 1.5, "o_proj": 2.0, "down_proj": 2.0, "w2": 2.0, "gate": 3.0}
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
@@ -152,6 +171,11 @@ def shape_of(family: Family, module: str) -> tuple[int, ...]:
     hidden, ffn, head_dim = c["hidden_size"], c["intermediate_size"], family.head_dim
     q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
     part = module.rsplit(".", 2)[-2]
+    if ".experts." in module:
+        width = c.get("moe_intermediate_size", ffn)
+        return (hidden, width) if part in ("w2", "down_proj") else (width, hidden)
+    if part == "gate":
+        return (family.n_experts, hidden)
     n_rows = {"q_proj": q, "k_proj": kv, "v_proj": kv}.get(part)
     if module.endswith(".bias"):
         return (n_rows,)
@@ -167,6 +191,7 @@ def shape_of(family: Family, module: str) -> tuple[int, ...]:
 
 def names_of(family: Family) -> list[str]:
     modules = [m for m in LLAMA_LAYER if m not in family.without] + list(family.layer)
+    modules += [f"{m.format(e)}.weight" for m in family.experts for e in range(family.n_experts)]
     names = ["model.embed_tokens.weight", "model.norm.weight"]
     names += [f"model.layers.{i}.{m}" for i in range(family.n_layers) for m in modules]
     return names + ([] if family.config["tie_word_embeddings"] else ["lm_head.weight"])
@@ -212,12 +237,26 @@ def write_folder(folder: Path, family: Family) -> Path:
 
 
 def gguf_name(family: Family, name: str) -> str:
+    if name.startswith("blk."):
+        return name
     module, part = name.rsplit(".", 1)
     layer = ""
     if module.startswith("model.layers."):
         number, module = module.removeprefix("model.layers.").split(".", 1)
         layer = f"blk.{number}."
     return f"{layer}{(GGUF_NAMES | family.gguf_names)[module]}.{part}"
+
+
+def stacked_experts(family: Family, weights: Weights) -> Weights:
+    """The weights with each layer's experts in one tensor [n_experts, n_out, n_in] of GGUF's name."""
+    names = dict(zip(family.experts, ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")))
+    stacks = {}
+    for layer in range(family.n_layers):
+        for module, ours in names.items():
+            parts = [weights[f"model.layers.{layer}.{module.format(e)}.weight"]
+                     for e in range(family.n_experts)]  # fmt: skip
+            stacks[f"blk.{layer}.{ours}.weight"] = np.stack(parts)
+    return {n: w for n, w in weights.items() if ".experts." not in n} | stacks
 
 
 def permuted(weight: np.ndarray, head_dim: int) -> np.ndarray:
@@ -261,7 +300,7 @@ def write_gguf(path: Path, family: Family) -> Path:
         if f"{kind}_factor" in scaling:
             factors = np.array(scaling[f"{kind}_factor"], dtype=np.float32)
             writer.add_tensor(f"rope_factors_{kind}.weight", factors)
-    for name, weight in weights_of(family).items():
+    for name, weight in stacked_experts(family, weights_of(family)).items():
         if family.permutes_heads and ("q_proj" in name or "k_proj" in name):
             weight = permuted(weight, family.head_dim)
         if family.norms_less_one and "norm" in name:

@@ -320,6 +320,32 @@ TEST_F(OpTest, HeadNormAgreesWithTheOracle) {
     }
 }
 
+TEST_F(OpTest, ExpertsAgreeWithTheOracle) {
+  for (const bool normalizes : {true, false})
+    for (const std::uint32_t k : {1U, 3U, 5U}) {
+      constexpr std::uint32_t kExperts = 5, kHidden = 64, kFfn = 32;
+      OpCase c;
+      c.name = std::to_string(k) + " experts" + (normalizes ? ", normalized" : "");
+      c.width = kHidden + kExperts;  // what experts read, then scores, so that no rounding chooses
+      c.tolerance = kBf16;
+      c.reduction = kHidden;
+      c.weights = {
+          random_weight(rng_, kExperts * kFfn, kHidden, {.group = 0, .dtype = LUNA_DTYPE_BF16}),
+          random_weight(rng_, kExperts * kHidden, kFfn, {.group = 0, .dtype = LUNA_DTYPE_BF16})};
+      const LinearNumerics up = linear_numerics(c.weights[0].desc, kFfn);
+      const LinearNumerics down = linear_numerics(c.weights[1].desc, kHidden);
+      c.build = [=](ProgramBuilder& b, ViewId x) {
+        const ViewId routes = b.moe_route(b.columns(x, kHidden, kExperts), k, normalizes);
+        const ViewId inner = b.grouped_linear(
+            b.columns(x, 0, kHidden), routes, b.weight(1, kExperts * kFfn, kHidden), k, up);
+        const ViewId outer =
+            b.grouped_linear(inner, routes, b.weight(2, kExperts * kHidden, kFfn), k, down);
+        return b.moe_sum(outer, routes, k);
+      };
+      compare(c);
+    }
+}
+
 TEST_F(OpTest, AttentionAgreesWithTheOracle) {
   for (const std::uint32_t window : {0U, 1U, 4U})
     for (const float softcap : {0.0F, 2.0F}) {

@@ -219,7 +219,7 @@ TEST_F(OpVerify, ListRulesOfAnOp) {
   expect_refused(
       program_,
       {{"op number 0", [](OpenProgram& p) { p.ops[1].op = 0; }},
-       {"op number 29", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
+       {"op number 30", [](OpenProgram& p) { p.ops[1].op = LUNA_N_OPS; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].first_arg = ~0U; }},
        {"arguments beyond the list", [](OpenProgram& p) { p.ops[1].n_in = 65535; }},
        {"attributes beyond the list", [](OpenProgram& p) { p.ops[2].first_attr = ~0U; }},
@@ -419,6 +419,48 @@ TEST(JobQueue, ManyProducersLoseNothing) {
   }
   for (std::thread& producer : producers)
     producer.join();
+}
+
+/// The error of a program over x[n, 64] and routes[n, 4].
+std::string refusal(const std::function<void(ProgramBuilder&, ViewId x, ViewId routes)>& write) {
+  ProgramLimits limits;
+  limits.n_rows_max = limits.n_out_rows_max = limits.n_seqs_max = 4;
+  limits.n_blocks_per_seq_max = 1;
+  limits.n_positions_max = 32;
+  ProgramBuilder b(limits);
+  const ViewId x = b.embed(b.weight(0, 10, 64));
+  write(b, x, b.columns(b.embed(b.weight(1, 10, 8)), 0, 4));
+  const auto program = std::move(b).finish();
+  return program ? "taken" : program.error().message();
+}
+
+TEST(OpVerifyShapes, HeadsFillRowsAndSlotsAreThoseOfExperts) {
+  const LinearNumerics numerics{.segment = 64};
+  EXPECT_EQ(refusal([&](ProgramBuilder& b, ViewId x, ViewId routes) {
+              b.head_norm_in_place(x, b.weight(2, 16), 1e-5F);
+              const ViewId chosen = b.moe_route(routes, 4, true);
+              const ViewId y = b.grouped_linear(x, chosen, b.weight(3, 64, 64), 4, numerics);
+              b.moe_sum(y, chosen, 4);
+            }),
+            "taken");
+  EXPECT_THAT(refusal([](ProgramBuilder& b, ViewId x, ViewId) {
+                b.head_norm_in_place(x, b.weight(2, 48), 1e-5F);
+              }),
+              HasSubstr("not a multiple of a head's"));
+  for (const std::uint32_t k : {0U, 5U})
+    EXPECT_THAT(
+        refusal([k](ProgramBuilder& b, ViewId, ViewId routes) { b.moe_route(routes, k, true); }),
+        HasSubstr("attribute 'k'"));
+  EXPECT_THAT(refusal([&](ProgramBuilder& b, ViewId x, ViewId routes) {
+                b.grouped_linear(x, routes, b.weight(2, 66, 64), 2, numerics);
+              }),
+              HasSubstr("no rows for each expert"));
+  EXPECT_THAT(refusal([&](ProgramBuilder& b, ViewId x, ViewId routes) {
+                b.grouped_linear(x, routes, b.weight(2, 64, 32), 3, numerics);
+              }),
+              HasSubstr("neither one slot nor as many"));
+  EXPECT_THAT(refusal([&](ProgramBuilder& b, ViewId x, ViewId routes) { b.moe_sum(x, routes, 8); }),
+              HasSubstr("more than experts"));
 }
 
 }  // namespace

@@ -195,7 +195,21 @@ const Broken kBroken[] = {
     {"unknown rotary scaling",
      "longrope",
      [](auto& f) { f.set(test::key_text("llama.rope.scaling.type", "longrope")); }},
-    {"experts", "expert_count", [](auto& f) { f.set(test::key_u32("llama.expert_count", 8)); }},
+    {"experts",
+     "expert_used_count",
+     [](auto& f) { f.set(test::key_u32("llama.expert_count", 8)); }},
+    {"more experts a row than there are",
+     "expert_used_count",
+     [](auto& f) {
+       f.set(test::key_u32("llama.expert_count", 8));
+       f.set(test::key_u32("llama.expert_used_count", 9));
+     }},
+    {"no experts' weights",
+     "ffn_gate_inp",
+     [](auto& f) {
+       f.set(test::key_u32("llama.expert_count", 8));
+       f.set(test::key_u32("llama.expert_used_count", 2));
+     }},
     {"another vocabulary size",
      "vocab_size",
      [](auto& f) { f.set(test::key_u32("llama.vocab_size", 261)); }},

@@ -161,6 +161,17 @@ TEST(HfNames, GoBothWaysForEveryModuleAndPart) {
     EXPECT_EQ(name_from_hf(llama, hf), ours);
     EXPECT_EQ(name_to_hf(llama, ours), hf);
   }
+  const Architecture& mixtral = *find_architecture("mixtral");
+  EXPECT_EQ(name_from_hf(mixtral, "model.layers.2.block_sparse_moe.experts.11.w2.weight"),
+            "blk.2.ffn_down_exps.11.weight");
+  EXPECT_EQ(name_to_hf(mixtral, "blk.2.ffn_down_exps.11.weight"),
+            "model.layers.2.block_sparse_moe.experts.11.w2.weight");
+  const Architecture& gemma = *find_architecture("gemma3");
+  EXPECT_EQ(name_from_hf(gemma, "model.layers.0.post_attention_layernorm.weight"),
+            "blk.0.post_attention_norm.weight");
+  for (const char* no_expert : {"model.layers.2.block_sparse_moe.experts.01.w2.weight",
+                                "model.layers.2.block_sparse_moe.experts..w2.weight"})
+    EXPECT_EQ(name_from_hf(mixtral, no_expert), no_expert);
   for (const char* unknown : {"model.layers.01.mlp.up_proj.weight",
                               "model.layers.-1.mlp.up_proj.weight",
                               "model.layers..mlp.up_proj.weight",

@@ -99,6 +99,7 @@ TEST(ProgramBuilder, ProgramsOfEveryFamilyPassVerifyWholeAndInParts) {
     config.attention_softcap = 5.0F;
     config.logit_softcap = 4.0F;
     config.embedding_scale = 2.0F;
+    config.experts = {.n = 4, .n_used = 2, .ffn_size = 64};
     const auto check = [&](const ShardSpec& shard) {
       const auto weights = make_weights(config, shard);
       const auto program = build_program(config, shard, weights, make_options());

@@ -88,7 +88,15 @@ extern "C" {
  * largest first, ties to the lowest id, after them the row's F32 log-sum-exp and one U32 zero. */
 #define LUNA_OP_TOP_CANDIDATES 16u
 #define LUNA_TOP_CANDIDATES_K 0u
+/* moe_route: x[n, E] -> routes[n, E]. Of a row's scores the k largest stay, ties to the lowest id: each
+ * gets its softmax over all E, or over the k; the others get 0. */
 #define LUNA_OP_MOE_ROUTE 17u
+#define LUNA_MOE_ROUTE_K 0u
+#define LUNA_MOE_ROUTE_NORMALIZES 1u /* U32: 1: softmax over the k, which add up to 1; 0: over all E */
+/* grouped_linear: x[n, K] or x[n, k * K], routes[n, E], W[E * N, K] -> y[n, k * N]. Slot s of a row is
+ * its s-th expert whose route is not 0, ids ascending: y's slot is x's slot (or all of x) times the N
+ * rows of W that are the expert's. Slots without an expert are undefined. Attributes as of linear, by
+ * the N rows of one expert. */
 #define LUNA_OP_GROUPED_LINEAR 18u
 /* copy: x -> y. */
 #define LUNA_OP_COPY 19u
@@ -141,7 +149,10 @@ extern "C" {
  * own, with the same w. */
 #define LUNA_OP_HEAD_NORM 28u
 #define LUNA_HEAD_NORM_EPS 0u /* F32 */
-#define LUNA_N_OPS 29u
+/* moe_sum: x[n, k * D], routes[n, E] -> y[n, D]. The sum over a row's slots, ascending, of route times
+ * slot; slots as in grouped_linear. */
+#define LUNA_OP_MOE_SUM 29u
+#define LUNA_N_OPS 30u
 
 /* One op. Arguments are indices of views: n_in inputs, then n_out outputs, from args[first_arg]. */
 typedef struct luna_op {
