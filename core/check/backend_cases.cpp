@@ -1,8 +1,8 @@
-// Group E of backends: memory, weights and refusals of a device. Ops are held against the backend
-// `reference` in tests/unit/backends.
+// Group E of backends: memory, weights and refusals of a device. What it computes is in
+// op_cases.cpp, what its steps are in step_cases.cpp.
 #include "core/check/cases.hpp"
 #include "core/check/guarded_memory.hpp"
-#include "core/check/subject.hpp"
+#include "core/check/open_device.hpp"
 
 #include <luna/abi/backend.h>
 
@@ -17,67 +17,6 @@ namespace luna::check {
 namespace {
 
 constexpr std::uint64_t kBudgetBytes = std::uint64_t{64} << 20U;
-
-/// An open device of a backend.
-class OpenDevice {
- public:
-  static std::unique_ptr<OpenDevice> open(CaseRun& run) {
-    std::unique_ptr<OpenDevice> made(new OpenDevice(run));
-    made->subject_ = Subject::load(run);
-    if (made->subject_ == nullptr) return nullptr;
-    made->backend_ = made->subject_->make<luna_backend_if>(LUNA_KIND_BACKEND);
-    if (!made->backend_) return nullptr;
-    made->info_.struct_size = sizeof(made->info_);
-    run.phase("device_info");
-    if (made->table().device_info(made->backend_.self(), 0, &made->info_) != LUNA_OK) {
-      run.skip("it has no device here");
-      return nullptr;
-    }
-    luna_device_open options{};
-    options.struct_size = sizeof(options);
-    options.memory_bytes = kBudgetBytes;
-    options.n_threads = 1;
-    luna_err err = make_err();
-    run.phase("open");
-    const luna_status status =
-        made->table().open(made->backend_.self(), &options, &made->device_, &err);
-    if (status >= 0 && made->device_ != nullptr) return made;
-    run.skip("its device cannot be opened here: " + std::string(text_of(err)));
-    return nullptr;
-  }
-  OpenDevice(const OpenDevice&) = delete;
-  OpenDevice& operator=(const OpenDevice&) = delete;
-  ~OpenDevice() {
-    if (device_ == nullptr) return;
-    run_.phase("close");
-    table().close(device_);
-  }
-
-  [[nodiscard]] const luna_backend_if& table() const { return backend_.table(); }
-  [[nodiscard]] void* self() const { return backend_.self(); }
-  [[nodiscard]] void* device() const { return device_; }
-  [[nodiscard]] const luna_device_info& info() const { return info_; }
-  /// A call that must fail, with a reason.
-  template <typename Call>
-  void refuses(const std::string& what, Call&& call) {
-    luna_err err = make_err();
-    luna_status status = LUNA_OK;
-    run_.phase(what);
-    if (!call_fenced(run_, what, [&] { status = call(&err); })) return;
-    if (status >= 0)
-      run_.fail("D2", what + " is accepted");
-    else if (err.text[0] == '\0')
-      run_.fail("E2", what + " is refused without a reason");
-  }
-
- private:
-  explicit OpenDevice(CaseRun& run) : run_(run) {}
-  CaseRun& run_;
-  std::unique_ptr<Subject> subject_;
-  plugin::Instance<luna_backend_if> backend_;
-  luna_device_info info_{};
-  void* device_ = nullptr;
-};
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{4} << 20U;
 
@@ -111,7 +50,9 @@ bool add_buffer(CaseRun& run, OpenDevice& device, std::vector<std::uint64_t>& bu
 
 // Buffers until the budget is used up, given back, and once more.
 void check_budget(CaseRun& run) {
-  const auto device = OpenDevice::open(run);
+  const auto subject = Subject::load(run);
+  if (subject == nullptr) return;
+  const auto device = OpenDevice::open(run, *subject, {.memory_bytes = kBudgetBytes});
   if (device == nullptr) return;
   for (int round = 0; round < 3; ++round) {
     std::vector<std::uint64_t> buffers;
@@ -162,7 +103,9 @@ std::optional<std::uint64_t> begin_weight(OpenDevice& device, luna_weight_desc& 
 void check_weights(CaseRun& run) {
   constexpr std::uint64_t kRows = 130;
   constexpr std::uint64_t kCols = 64;
-  const auto device = OpenDevice::open(run);
+  const auto subject = Subject::load(run);
+  if (subject == nullptr) return;
+  const auto device = OpenDevice::open(run, *subject, {.memory_bytes = kBudgetBytes});
   if (device == nullptr) return;
   const luna_backend_if& table = device->table();
   luna_weight_desc desc{};
@@ -209,7 +152,9 @@ void check_weights(CaseRun& run) {
 }
 
 void check_refusals(CaseRun& run) {
-  const auto device = OpenDevice::open(run);
+  const auto subject = Subject::load(run);
+  if (subject == nullptr) return;
+  const auto device = OpenDevice::open(run, *subject, {.memory_bytes = kBudgetBytes});
   if (device == nullptr) return;
   const luna_backend_if& table = device->table();
   void* const d = device->device();

@@ -18,6 +18,7 @@ struct CaseInput {
   std::uint64_t seed = 1;      ///< of everything that is drawn
   /// Settings that differ from the plugin's defaults: key, text of the value.
   std::vector<std::pair<std::string, std::string>> settings;
+  bool is_large = false;  ///< with what takes gigabytes
 };
 
 /// A breach of a rule.

@@ -13,7 +13,11 @@ std::vector<Case> all_cases() {
                                            role_cases(),
                                            quant_cases(),
                                            transport_cases(),
-                                           backend_cases()})
+                                           transport_sides_cases(),
+                                           backend_cases(),
+                                           op_cases(),
+                                           step_cases(),
+                                           memory_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

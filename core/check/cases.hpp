@@ -20,7 +20,11 @@ std::span<const Case> scheduler_cases();
 std::span<const Case> role_cases();
 std::span<const Case> quant_cases();
 std::span<const Case> transport_cases();
+std::span<const Case> transport_sides_cases();
 std::span<const Case> backend_cases();
+std::span<const Case> op_cases();
+std::span<const Case> step_cases();
+std::span<const Case> memory_cases();
 
 /// All of them.
 std::vector<Case> all_cases();

@@ -119,6 +119,9 @@ void add_check_options(CLI::App& app, CheckCommand& command) {
   app.add_option("--limit", command.limit_s, "seconds that a case may take")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
+  app.add_flag("--large",
+               command.options.input.is_large,
+               "messages of 1 GiB too, which take 3 GiB of memory");
   app.add_option("--json", command.json_file, "write the report as JSON; -: to standard output");
   app.add_option("--junit", command.junit_file, "write the report for continuous integration");
   app.add_flag("--record",

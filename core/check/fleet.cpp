@@ -3,6 +3,8 @@
 #include <luna/plugin.hpp>
 
 #include <algorithm>
+#include <span>
+#include <tuple>
 
 namespace luna::check {
 namespace {
@@ -55,13 +57,6 @@ bool Fleet::run(std::size_t n_turns_max) {
   for (std::size_t n = 0; n < n_turns_max; ++n)
     if (!turn()) return live_.empty() && breaches.empty();
   return false;
-}
-
-std::uint32_t Fleet::n_blocks_used(std::size_t group) const {
-  std::uint32_t n = 0;
-  for (const FleetJob* job : live_)
-    if (job->group == group || job->moving_to == group) n += job->n_blocks;
-  return n;
 }
 
 std::uint32_t Fleet::n_running(std::size_t group) const {
@@ -121,6 +116,8 @@ luna_snapshot Fleet::snapshot() const {
   s.slice_stride = sizeof(luna_slice_row);
   s.n_links = static_cast<std::uint32_t>(links_.size());
   s.links = links_.data();
+  s.n_slices = static_cast<std::uint32_t>(slices_.size());
+  s.slices = slices_.data();
   s.n_reqs = static_cast<std::uint32_t>(rows_.size());
   s.n_devices = static_cast<std::uint32_t>(devices_.size());
   s.n_prefixes = static_cast<std::uint32_t>(prefixes_.size());
@@ -129,7 +126,8 @@ luna_snapshot Fleet::snapshot() const {
   s.kv_block_tokens = options.block_tokens;
   s.step = n_plans;
   s.now_ns = now_ns;
-  s.verbs = kVerbs | (options.bytes_per_ns > 0.0 ? 1U << LUNA_VERB_MOVE : 0U);
+  s.verbs = kVerbs | (options.bytes_per_ns > 0.0 && options.can_move ? 1U << LUNA_VERB_MOVE : 0U) |
+            (options.can_slice ? 1U << LUNA_VERB_SLICE : 0U);
   s.reqs = rows_.data();
   s.devices = devices_.data();
   s.prefixes = prefixes_.data();
@@ -169,12 +167,19 @@ void Fleet::fill() {
   rows_.clear();
   prefixes_.clear();
   devices_.clear();
-  for (const FleetJob* job : live_) {
+  slices_.clear();
+  for (FleetJob* job : live_) {
     const auto row = static_cast<std::uint32_t>(rows_.size());
+    find_prefix(*job);
     rows_.push_back(row_of(*job));
+    fill_slices(row, *job);
     if (job->group) continue;
     for (std::size_t g = 0; g < job->n_found.size(); ++g)
-      if (job->n_found[g] > 0) prefixes_.push_back({row, first_device(g), job->n_found[g], 0});
+      if (job->n_found[g] > 0)
+        prefixes_.push_back({row,
+                             first_device(g),
+                             job->n_found[g],
+                             finds_twin(*job, g) ? blocks(job->n_alike) : 0});
   }
   for (std::size_t g = 0; g < options.groups.size(); ++g)
     for (std::uint32_t d = 0; d < options.groups[g].n_devices; ++d)
@@ -186,7 +191,7 @@ void Fleet::fill() {
       if (from != to) links_.push_back({from, to, 1000, options.bytes_per_ns});
 }
 
-luna_req_row Fleet::row_of(const FleetJob& job) const {
+luna_req_row Fleet::row_of(const FleetJob& job) {
   luna_req_row row{};
   row.id = job.id;
   row.arrival_ns = job.arrival_ns;
@@ -201,7 +206,11 @@ luna_req_row Fleet::row_of(const FleetJob& job) const {
   row.n_generated = job.n_generated;
   row.n_generated_max = job.n_generated_max;
   row.n_kv_blocks = job.n_blocks;
-  row.n_kv_blocks_freed = job.n_blocks;
+  row.n_kv_blocks_freed = n_blocks_freed(job);
+  row.n_kv_blocks_copied = copies_its_last(job) ? 1 : 0;
+  if (job.state == LUNA_REQ_WAITING && job.group && finds_twin(job, *job.group))
+    row.n_kv_blocks_shared = blocks(job.n_alike);
+  std::tie(row.slice_first_token, row.slice_end_token) = sliceable(job);
   row.n_preempted = job.n_preempted;
   row.n_steps = job.n_steps;
   row.n_draft = n_draft_of(job);
@@ -221,6 +230,7 @@ luna_device_row Fleet::device_of(std::size_t g, std::uint32_t number) const {
   device.n_steps_in_flight = static_cast<std::uint32_t>(flights_[g].size());
   device.n_steps_in_flight_max = group.n_steps_max;
   device.n_running = n_running(g);
+  device.slice_set = options.can_slice ? 1 : 0;
   if (options.shows_cost) {
     device.step_ns_fixed = static_cast<float>(group.cost.fixed_ns);
     device.step_ns_per_row = static_cast<float>(group.cost.row_ns);
@@ -233,17 +243,30 @@ bool Fleet::apply() {
   bool begins = false;
   std::vector<Flight> begun(options.groups.size());
   std::vector<double> ns(options.groups.size());
-  for (std::uint32_t a = 0; a < plan_.n_actions; ++a) {
-    const luna_action& action = plan_.actions[a];
+  const std::span actions(plan_.actions, plan_.n_actions);
+  const auto gives_up = [](const luna_action& action) {
+    return action.verb == LUNA_VERB_PREEMPT || action.verb == LUNA_VERB_REJECT;
+  };
+  for (const luna_action& action : actions) {
     hash(action);
+    if (gives_up(action)) give_up(*live_[action.row], action);
+  }
+  for (const luna_action& action : actions) {
     FleetJob& job = *live_[action.row];
     switch (action.verb) {
+      case LUNA_VERB_PREEMPT:
+      case LUNA_VERB_REJECT:
+        break;  // done
       case LUNA_VERB_ASSIGN:
         job.group = group_of(action.device);
         job.assigned_for = action.reason;
         job.n_computed = *job.group < job.n_found.size() ? job.n_found[*job.group] : 0;
         break;
       case LUNA_VERB_RUN:
+        // What it was to share has been given up in the same plan: it waits for the next.
+        if (job.state == LUNA_REQ_WAITING && job.n_alike > 0 && job.n_computed == job.n_alike &&
+            !finds_twin(job, *job.group))
+          break;
         ns[*job.group] += options.groups[*job.group].cost.chunk_ns(job.n_computed, action.n_tokens);
         begun[*job.group].rows.push_back({&job, action.n_tokens, job.state == LUNA_REQ_DECODE});
         break;
@@ -254,8 +277,11 @@ bool Fleet::apply() {
                                      options.bytes_per_ns);
         ++job.n_moves;
         break;
+      case LUNA_VERB_SLICE:
+        slice(job, action);
+        break;
       default:
-        give_up(job, action);
+        blame("S1", "a verb that no policy needs");
     }
   }
   for (std::size_t g = 0; g < begun.size(); ++g) {
@@ -268,8 +294,10 @@ bool Fleet::apply() {
 }
 
 void Fleet::give_up(FleetJob& job, const luna_action& action) {
+  part_from_twin(job);
+  job.parts.clear();
   job.n_blocks = 0;
-  job.n_computed = 0;
+  job.n_computed = job.n_finished = 0;
   job.moving_to.reset();
   if (action.verb == LUNA_VERB_REJECT) {
     job.rejected_for = action.reason;
@@ -285,7 +313,8 @@ void Fleet::start(std::size_t g, Flight flight, double ns) {
   for (const Ran& ran : flight.rows) {
     FleetJob& job = *ran.job;
     ++job.n_steps;
-    if (job.state == LUNA_REQ_WAITING) job.state = LUNA_REQ_PREFILL;
+    if (job.state == LUNA_REQ_WAITING) share_prefix(job);
+    if (copies_its_last(job)) --job.n_common, --twin_of(job)->n_common;
     job.n_computed += ran.n_tokens;
     job.n_blocks = std::max(job.n_blocks, blocks(job.n_computed));
   }
@@ -305,8 +334,9 @@ bool Fleet::go_on() {
       next = g;
   const bool wakes = plan_.wake_at_ns > now_ns && has_room();
   if (!next || (wakes && plan_.wake_at_ns < flights_[*next].front().end_ns)) {
-    if (!wakes) return !live_.empty() && has_room() && has_plannable();
-    now_ns = plan_.wake_at_ns;
+    const std::optional<std::uint64_t> copy_ns = next_copy_ns();
+    if (!wakes && !copy_ns) return !live_.empty() && has_room() && has_plannable();
+    now_ns = !wakes ? *copy_ns : std::min(plan_.wake_at_ns, copy_ns.value_or(UINT64_MAX));
     end_copies();
     return true;
   }
@@ -320,24 +350,21 @@ bool Fleet::go_on() {
   return !live_.empty();
 }
 
-void Fleet::end_copies() {
-  for (FleetJob* job : live_) {
-    if (!job->moving_to || job->n_steps > 0 || now_ns < job->copied_ns) continue;
-    job->group = std::exchange(job->moving_to, std::nullopt);
-  }
-}
-
 void Fleet::finish(const Ran& ran) {
   FleetJob& job = *ran.job;
   --job.n_steps;
   if (ran.decodes) job.n_computed -= ran.n_tokens - 1;  // its drafts were wrong
   if (job.started_ns == 0) job.started_ns = now_ns;
+  if (job.n_steps == 0) job.n_finished = job.n_computed;
   if (job.n_steps > 0 || job.n_computed < job.n_prefill) return;
   job.state = LUNA_REQ_DECODE;
-  if (++job.n_generated == job.n_generated_max) end(job);
+  if (++job.n_generated == job.n_generated_max) return end(job);
+  if (job.forks && job.n_generated == 1) fork(job);
 }
 
 void Fleet::end(FleetJob& job) {
+  part_from_twin(job);
+  job.parts.clear();
   job.has_ended = true;
   job.ended_ns = now_ns;
   job.n_blocks = 0;

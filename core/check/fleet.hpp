@@ -33,8 +33,20 @@ struct FleetOptions {
   std::uint32_t n_seqs_max = 16;
   std::uint32_t block_tokens = 32;
   std::uint64_t block_bytes = 4096;
-  double bytes_per_ns = 0.0;           ///< of every link; 0: rows cannot move
+  double bytes_per_ns = 0.0;           ///< of every link; 0: no KV leaves its group
+  bool can_move = true;                ///< where there are links: whole rows
+  bool can_slice = false;              ///< likewise: parts of rows
   std::uint32_t n_actions_max = 8192;  ///< of a plan
+};
+
+/// A part of a job's KV that lies in another group, or is on its way: whole partitions.
+struct FleetPart {
+  std::uint32_t first_token = 0;
+  std::uint32_t n_tokens = 0;
+  std::size_t group = 0;  ///< where it lies
+  std::optional<std::size_t> copying_to = std::nullopt;
+  std::uint64_t copied_ns = 0;  ///< when it is there
+  [[nodiscard]] std::uint32_t end() const { return first_token + n_tokens; }
 };
 
 /// What is asked of the fleet, and what came of it.
@@ -47,6 +59,11 @@ struct FleetJob {
   /// What the prefix cache of each group has of the prompt; none: nothing.
   std::vector<std::uint32_t> n_found = {};
   std::uint32_t n_draft = 0;  ///< offered at each step; each one turns out wrong
+  /// Another job and how many tokens, of whole blocks, both begin with: while one holds them in a
+  /// group, the other finds them there.
+  std::uint64_t twin = 0;
+  std::uint32_t n_alike = 0;
+  bool forks = false;  ///< at the end of its prompt: a second answer that shares all blocks
 
   std::uint64_t id = 0;
   std::uint64_t arrival_ns = 0;
@@ -55,7 +72,9 @@ struct FleetJob {
   std::uint16_t assigned_for = 0;  ///< reason
   std::uint32_t n_prefill = 0;
   std::uint32_t n_computed = 0;  ///< with those of steps in flight
-  std::uint32_t n_cached = 0;
+  std::uint32_t n_finished = 0;  ///< of n_computed, those that no step in flight computes
+  std::uint32_t n_common = 0;    ///< blocks that it and its twin hold together
+  std::vector<FleetPart> parts = {};
   std::uint32_t n_generated = 0;
   std::uint32_t n_blocks = 0;
   std::uint32_t n_preempted = 0;
@@ -105,6 +124,8 @@ class Fleet {
   std::vector<FleetBreach> breaches;
   std::uint64_t now_ns = 1'000'000'000;
   std::uint64_t n_plans = 0;
+  std::uint64_t n_shared_starts = 0;              ///< of rows whose first blocks another one holds
+  std::uint64_t n_slices = 0;                     ///< parts that went to other groups, or came back
   std::uint64_t plan_hash = 0xCBF29CE484222325U;  ///< of all plans so far
 
  private:
@@ -126,17 +147,31 @@ class Fleet {
   bool ask();
   [[nodiscard]] luna_snapshot snapshot() const;
   void fill();
-  [[nodiscard]] luna_req_row row_of(const FleetJob& job) const;
+  [[nodiscard]] luna_req_row row_of(const FleetJob& job);
+  void fill_slices(std::uint32_t row, const FleetJob& job);
   [[nodiscard]] luna_device_row device_of(std::size_t group, std::uint32_t number) const;
   bool apply();
   void give_up(FleetJob& job, const luna_action& action);
   void start(std::size_t group, Flight flight, double ns);
   bool go_on();
   void end_copies();
+  [[nodiscard]] std::optional<std::uint64_t> next_copy_ns() const;
   void finish(const Ran& ran);
   void end(FleetJob& job);
   void erase_ended();
   [[nodiscard]] std::uint32_t blocks(std::uint32_t n_tokens) const;
+  // fleet_kv.cpp: who holds which blocks.
+  FleetJob* twin_of(const FleetJob& job);
+  [[nodiscard]] bool finds_twin(const FleetJob& job, std::size_t group);
+  [[nodiscard]] std::uint32_t blocks_in(const FleetJob& job, std::size_t group) const;
+  [[nodiscard]] std::uint32_t n_blocks_freed(const FleetJob& job) const;
+  [[nodiscard]] bool copies_its_last(const FleetJob& job) const;
+  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> sliceable(const FleetJob& job) const;
+  void find_prefix(FleetJob& job);
+  void share_prefix(FleetJob& job);
+  void part_from_twin(FleetJob& job);
+  void fork(FleetJob& job);
+  void slice(FleetJob& job, const luna_action& action);
   void hash(const luna_action& action);
 
   PlanCall call_;
@@ -147,6 +182,7 @@ class Fleet {
   std::vector<luna_device_row> devices_;
   std::vector<luna_prefix_row> prefixes_;
   std::vector<luna_link_row> links_;
+  std::vector<luna_slice_row> slices_;
   std::vector<luna_action> actions_;
   luna_plan plan_{};
 };

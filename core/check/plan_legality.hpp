@@ -53,7 +53,7 @@ class PlanLegality {
       if (action.verb == LUNA_VERB_PREEMPT || action.verb == LUNA_VERB_REJECT) end(action);
     for (const luna_action& action : actions)
       carry_out(action);
-    const bool waits = s_.n_reqs > 0;
+    const bool waits = s_.n_reqs > 0 && !is_copying();
     if (waits && actions.empty() && plan_.wake_at_ns == 0 && s_.n_steps_in_flight == 0)
       blame("changes nothing", 0, "S5");
     return faults_;
@@ -88,6 +88,18 @@ class PlanLegality {
     return assigned != assigned_.end() ? assigned->second : s_.reqs[row].device;
   }
 
+  // The end of a copy brings the next plan.
+  [[nodiscard]] bool is_copying() const {
+    const std::span rows(s_.reqs, s_.n_reqs);
+    const std::span slices(s_.slices, s_.n_slices);
+    return std::any_of(rows.begin(),
+                       rows.end(),
+                       [](const luna_req_row& row) { return row.moving_to != LUNA_NO_DEVICE; }) ||
+           std::any_of(slices.begin(), slices.end(), [](const luna_slice_row& slice) {
+             return slice.is_copying != 0;
+           });
+  }
+
   void end(const luna_action& action) {
     if (action.row >= s_.n_reqs) return blame("no such row", action.row);
     const luna_req_row& row = s_.reqs[action.row];
@@ -95,6 +107,7 @@ class PlanLegality {
     if (action.verb == LUNA_VERB_PREEMPT && row.state == LUNA_REQ_WAITING)
       return blame("pre-empted while it holds nothing", action.row);
     if (++n_actions_of_[action.row] > 1) return blame("named twice", action.row);
+    ended_.insert(action.row);
     if (Group* group = group_of(row.device); group != nullptr && row.state != LUNA_REQ_WAITING)
       group->n_blocks_left += row.n_kv_blocks_freed;
   }
@@ -194,19 +207,54 @@ class PlanLegality {
     const luna_req_row& row = s_.reqs[action.row];
     if (row.state == LUNA_REQ_WAITING) return blame("sliced while it holds nothing", action.row);
     if (!is_device(action.device)) return blame("sliced to no device", action.row);
+    const std::uint64_t end = std::uint64_t{action.first_token} + action.n_tokens;
     if (action.first_token % LUNA_PARTITION_TOKENS != 0 ||
         action.n_tokens % LUNA_PARTITION_TOKENS != 0 || action.n_tokens == 0)
       return blame("cut within a partition", action.row);
-    if (action.first_token + action.n_tokens > row.n_computed)
-      return blame("sliced beyond what is computed", action.row);
+    if (action.first_token < row.slice_first_token || end > row.slice_end_token)
+      return blame("sliced outside of what may be sliced of it", action.row);
     if (device(action.device).attention != device(row.device).attention)
       return blame("sliced to a device of other arithmetic", action.row);
     const std::uint32_t set = device(action.device).slice_set;
     if (set == 0 || set != device(row.device).slice_set)
       return blame("sliced to a group that holds no parts of its own", action.row);
     Group* const to = group_of(action.device);
+    if (device(action.device).is_leaving != 0 && to != group_of(row.device))
+      return blame("to a group that leaves", action.row);
+    if (!lies_together(action, *to)) return;
+    if (ended_.contains(action.row)) return blame("sliced, and ended by the same plan", action.row);
+    for (const luna_action& other : sliced_)
+      if (other.row == action.row && other.first_token < end &&
+          action.first_token < other.first_token + other.n_tokens)
+        return blame("a part of it is sliced twice", action.row);
+    sliced_.push_back(action);
     to->n_blocks_left -= blocks(action.n_tokens);
     if (to->n_blocks_left < 0) blame("sliced to where it has no room", action.row, kBudget);
+  }
+
+  // In one group, not the one that it goes to, and not on its way. False: it was blamed.
+  bool lies_together(const luna_action& action, const Group& to) {
+    const std::uint64_t end = std::uint64_t{action.first_token} + action.n_tokens;
+    std::set<const Group*> holders;
+    std::uint64_t n_away = 0;
+    for (std::uint32_t i = 0; i < s_.n_slices; ++i) {
+      const luna_slice_row& part = s_.slices[i];
+      const std::uint64_t part_end = std::uint64_t{part.first_token} + part.n_tokens;
+      if (part.row != action.row || part_end <= action.first_token || part.first_token >= end)
+        continue;
+      if (part.is_copying != 0) {
+        blame("sliced while it is being copied", action.row);
+        return false;
+      }
+      holders.insert(group_of(part.device));
+      n_away +=
+          std::min(end, part_end) - std::max<std::uint64_t>(action.first_token, part.first_token);
+    }
+    if (n_away < action.n_tokens) holders.insert(group_of(s_.reqs[action.row].device));
+    if (holders.size() == 1 && *holders.begin() != &to) return true;
+    blame(holders.size() > 1 ? "sliced out of two groups at once" : "sliced to where it is",
+          action.row);
+    return false;
   }
 
   void move(const luna_action& action) {
@@ -248,7 +296,9 @@ class PlanLegality {
   std::vector<Group> groups_;
   std::map<std::uint32_t, std::uint32_t> assigned_;  // row to first device
   std::map<std::uint32_t, std::uint32_t> n_actions_of_;
-  std::set<std::uint32_t> named_;  // by actions that came before, but ASSIGN
+  std::set<std::uint32_t> named_;    // by actions that came before, but ASSIGN
+  std::set<std::uint32_t> ended_;    // by PREEMPT or REJECT
+  std::vector<luna_action> sliced_;  // actions SLICE so far
   std::vector<PlanBreach> faults_;
 };
 

@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace luna::check {
 namespace {
@@ -28,7 +29,7 @@ bool is_whole_text(std::string_view text) {
 
 std::string request_json(std::uint64_t request) {
   return R"({"id":"request-)" + std::to_string(request) +
-         R"(","endpoint":"chat","stage":0,"choice":0,"n":1,)"
+         R"(","endpoint":"chat","stage":0,"choice":0,"n":2,)"
          R"("messages":[{"role":"user","content":"Say something."}],"max_tokens":100,)"
          R"("temperature":0.0,"top_p":1.0,"top_k":0,"min_p":0.0,"stop":[]})";
 }
@@ -36,11 +37,16 @@ std::string request_json(std::uint64_t request) {
 }  // namespace
 
 void RoleDriver::add(std::uint64_t request, std::string before, std::string answer) {
-  open_[request] = {std::move(answer), false, false};
+  open_[request] = {std::move(answer)};
   answers_[request] = {};
   waiting_.push_back({request, LUNA_ITEM_REQUEST, request_json(request)});
   if (!before.empty()) waiting_.push_back({request, LUNA_ITEM_TEXT, std::move(before)});
   waiting_.push_back({request, LUNA_ITEM_END, "stop"});
+}
+
+void RoleDriver::add_choice(std::uint64_t request, std::uint64_t choice, std::string answer) {
+  open_[request].choice = choice;
+  open_[request].choice_answer = std::move(answer);
 }
 
 // A stream comes in pieces of whole characters.
@@ -51,6 +57,7 @@ void RoleDriver::push_pieces(std::uint64_t request, std::uint32_t kind, std::str
         p + 1 == n_pieces ? text.size() : 1 + below(static_cast<std::uint32_t>(text.size()));
     while (n < text.size() && continues(text[n]))
       ++n;
+    if (cuts_ > 1 && below(4) == 0) waiting_.push_back({request, kind, ""});
     waiting_.push_back({request, kind, std::string(text.substr(0, n))});
     text.remove_prefix(n);
   }
@@ -109,11 +116,32 @@ luna_status RoleDriver::collect(void* self, const luna_item* item) noexcept {
   return LUNA_OK;
 }
 
-void RoleDriver::check_json(const char* what, std::string_view text) {
+bool RoleDriver::check_json(const char* what, std::string_view text) {
   boost::system::error_code error;
   const json::value value = json::parse(json::string_view(text.data(), text.size()), error);
-  if (error || !value.is_object())
-    run_.fail("R4", std::string(what) + " is no JSON object: " + std::string(text.substr(0, 100)));
+  if (!error && value.is_object()) return true;
+  run_.fail("R4", std::string(what) + " is no JSON object: " + std::string(text.substr(0, 100)));
+  return false;
+}
+
+// The model's answer, and that of a further choice where the prompt is the client's own.
+void RoleDriver::run_model(std::uint64_t request, Open& open, std::string_view text) {
+  if (!check_json("MODEL_REQUEST", text)) return;
+  if (open.model_runs)
+    return run_.fail("R4", "request " + std::to_string(request) + " asks the model while it runs");
+  open.model_runs = true;
+  push_pieces(request, LUNA_ITEM_MODEL_TEXT, open.answer);
+  waiting_.push_back({request, LUNA_ITEM_MODEL_END, "stop"});
+  const json::object asked = json::parse(json::string_view(text.data(), text.size())).as_object();
+  const bool is_own =
+      asked.contains("messages") || asked.contains("prompt") || asked.contains("allowed_text");
+  if (open.choice == 0 || is_own) return;
+  const std::uint64_t choice = std::exchange(open.choice, 0);
+  const std::string answer = open.choice_answer;
+  open_[choice] = {answer, true};
+  answers_[choice] = {};
+  push_pieces(choice, LUNA_ITEM_MODEL_TEXT, answer);
+  waiting_.push_back({choice, LUNA_ITEM_MODEL_END, "stop"});
 }
 
 void RoleDriver::take(const luna_item& item) {
@@ -137,12 +165,7 @@ void RoleDriver::take(const luna_item& item) {
       ++answer.n_ends;
       return;
     case LUNA_ITEM_MODEL_REQUEST:
-      check_json("MODEL_REQUEST", text);
-      if (open.model_runs) return run_.fail("R4", who + " asks the model while it runs");
-      open.model_runs = true;
-      push_pieces(item.request, LUNA_ITEM_MODEL_TEXT, open.answer);
-      waiting_.push_back({item.request, LUNA_ITEM_MODEL_END, "stop"});
-      return;
+      return run_model(item.request, open, text);
     case LUNA_ITEM_UPDATE:
       check_json("UPDATE", text);
       if (open.has_output) run_.fail("R4", who + " gets an UPDATE after its first output");

@@ -37,6 +37,9 @@ class RoleDriver {
   /// before  what the stage before made of it; empty: this is the first stage
   /// answer  of the model, each time it is asked
   void add(std::uint64_t request, std::string before, std::string answer);
+  /// A further choice of a request that was added: another identity, which begins where the role
+  /// runs the model on the client's own prompt.
+  void add_choice(std::uint64_t request, std::uint64_t choice, std::string answer);
   /// Runs one batch of the items that wait, of all requests. False: none does.
   ///
   /// cuts  the most pieces that a stream is cut into
@@ -55,13 +58,16 @@ class RoleDriver {
   struct Open {
     std::string answer;
     bool model_runs = false;
-    bool has_output = false;  // TEXT or END, after which no UPDATE may come
+    bool has_output = false;   // TEXT or END, after which no UPDATE may come
+    std::uint64_t choice = 0;  // a further one, that has not begun; 0: none
+    std::string choice_answer = {};
   };
 
   void push_pieces(std::uint64_t request, std::uint32_t kind, std::string_view text);
   static luna_status collect(void* self, const luna_item* item) noexcept;
   void take(const luna_item& item);
-  void check_json(const char* what, std::string_view text);
+  bool check_json(const char* what, std::string_view text);
+  void run_model(std::uint64_t request, Open& open, std::string_view text);
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(random_() % n); }
 
   CaseRun& run_;

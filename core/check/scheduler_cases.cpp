@@ -34,11 +34,18 @@ void tell_breaches(CaseRun& run, const Fleet& fleet, std::uint64_t seed) {
                  found.breach.text);
 }
 
+/// What the workloads had of what a policy may stumble over.
+struct Tally {
+  std::uint64_t n_shared_starts = 0;
+  std::uint64_t n_slices = 0;
+};
+
 /// Runs one fleet of a seed to its end. False: the run was told what is wrong.
 bool run_fleet(CaseRun& run,
                PolicyProbe& probe,
                std::uint64_t seed,
-               std::uint64_t* hash = nullptr) {
+               std::uint64_t* hash = nullptr,
+               Tally* tally = nullptr) {
   Workload workload(seed);
   Fleet fleet(workload.draw_fleet(), probe.call());
   const bool has_ended = workload.run(fleet, kJobs);
@@ -48,6 +55,10 @@ bool run_fleet(CaseRun& run,
              "workload " + std::to_string(seed) +
                  " does not come to an end: " + std::to_string(fleet.n_live()) +
                  " requests left, first " + fleet.describe_first());
+  if (tally != nullptr) {
+    tally->n_shared_starts += fleet.n_shared_starts;
+    tally->n_slices += fleet.n_slices;
+  }
   if (hash != nullptr) *hash = (*hash ^ fleet.plan_hash) * 0x100000001B3U;
   return !run.has_failed();
 }
@@ -56,17 +67,24 @@ bool run_fleet(CaseRun& run,
 std::uint64_t run_fleets(CaseRun& run,
                          Subject& subject,
                          std::uint32_t n_fleets,
-                         const Lending& lending = {}) {
+                         const Lending& lending = {},
+                         Tally* tally = nullptr) {
   std::uint64_t hash = 0;
   for (std::uint32_t f = 0; f < n_fleets; ++f) {
     const auto probe = PolicyProbe::make(run, subject, lending);
-    if (probe == nullptr || !run_fleet(run, *probe, seed_of(run.input().seed, f), &hash)) break;
+    if (probe == nullptr || !run_fleet(run, *probe, seed_of(run.input().seed, f), &hash, tally))
+      break;
   }
   return hash;
 }
 
 void check_legal_plans(CaseRun& run) {
-  if (const auto subject = Subject::load(run)) run_fleets(run, *subject, kFleets);
+  const auto subject = Subject::load(run);
+  if (subject == nullptr) return;
+  Tally tally;
+  run_fleets(run, *subject, kFleets, {}, &tally);
+  run.figure("starts_with_shared_kv", std::to_string(tally.n_shared_starts));
+  run.figure("slices", std::to_string(tally.n_slices));
 }
 
 void check_tables_unchanged(CaseRun& run) {

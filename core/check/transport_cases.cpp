@@ -1,6 +1,7 @@
-// Group E of transports: two endpoints of one process.
+// Group E of transports: two endpoints of one process. Two sides are in transport_sides_cases.cpp.
 #include "core/check/cases.hpp"
 #include "core/check/subject.hpp"
+#include "core/check/transport_end.hpp"
 
 #include <luna/abi/transport.h>
 
@@ -18,84 +19,6 @@
 namespace luna::check {
 namespace {
 
-using std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kWaitMax(10);  // for what should take a millisecond
-
-/// One endpoint.
-class End {
- public:
-  End(CaseRun& run, plugin::Instance<luna_transport_if> transport)
-      : run_(run), transport_(std::move(transport)) {}
-
-  std::vector<std::uint8_t> address() {
-    std::vector<std::uint8_t> blob(LUNA_ADDRESS_BYTES_MAX);
-    std::uint32_t n = 0;
-    const luna_status status = transport_->address(transport_.self(), blob.data(), &n);
-    if (status < 0 || n == 0 || n > LUNA_ADDRESS_BYTES_MAX)
-      run_.fail("X2",
-                "address() gives status " + std::to_string(status) + " and " + std::to_string(n) +
-                    " bytes");
-    blob.resize(std::min<std::uint32_t>(n, LUNA_ADDRESS_BYTES_MAX));
-    return blob;
-  }
-  luna_status connect(const std::vector<std::uint8_t>& blob, luna_err& err) {
-    return transport_->connect(
-        transport_.self(), blob.data(), static_cast<std::uint32_t>(blob.size()), &peer_, &err);
-  }
-  /// nullopt: the run was told why.
-  std::optional<std::uint64_t> add(std::vector<std::uint8_t>& memory) {
-    const luna_mem range{LUNA_MEM_HOST, 0, memory.data(), memory.size(), -1, 0};
-    std::uint64_t key = 0;
-    luna_err err = make_err();
-    if (transport_->register_memory(transport_.self(), &range, &key, &err) >= 0) return key;
-    run_.fail("X2", "host memory cannot be registered: " + std::string(text_of(err)));
-    return std::nullopt;
-  }
-  void remove(std::uint64_t key) { transport_->deregister_memory(transport_.self(), key); }
-  luna_status post(const luna_xfer& transfer, luna_err& err) {
-    return transport_->post(transport_.self(), &transfer, 1, &err);
-  }
-  /// Polls once; what has ended goes to done().
-  void poll() {
-    std::array<luna_xfer_done, 16> some{};
-    std::uint32_t n = 0;
-    if (transport_->poll(transport_.self(), some.data(), some.size(), &n) < 0) return;
-    if (n > some.size()) return run_.fail("O3", "poll() says more than there is room for");
-    done_.insert(done_.end(), some.begin(), some.begin() + n);
-  }
-  [[nodiscard]] std::vector<luna_xfer_done>& done() { return done_; }
-  [[nodiscard]] std::uint32_t peer() const { return peer_; }
-  const luna_transport_if& table() const { return transport_.table(); }
-  [[nodiscard]] void* self() const { return transport_.self(); }
-
- private:
-  CaseRun& run_;
-  plugin::Instance<luna_transport_if> transport_;
-  std::uint32_t peer_ = 0;
-  std::vector<luna_xfer_done> done_;
-};
-
-std::unique_ptr<End> make_end(CaseRun& run, Subject& subject) {
-  auto made = subject.make<luna_transport_if>(LUNA_KIND_TRANSPORT);
-  if (!made) return nullptr;
-  run.phase("transfers");
-  return std::make_unique<End>(run, std::move(made));
-}
-
-/// Turns both until the condition holds. False: it does not within the limit.
-template <typename Condition>
-bool turn_until(End& a, End* b, const Condition& condition) {
-  const auto deadline = steady_clock::now() + kWaitMax;
-  while (!condition()) {
-    if (steady_clock::now() > deadline) return false;
-    a.poll();
-    if (b != nullptr) b->poll();
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-  return true;
-}
-
 /// Both know each other. False: the run was told why.
 bool meet(CaseRun& run, End& a, End& b) {
   const auto of_a = a.address();
@@ -103,7 +26,7 @@ bool meet(CaseRun& run, End& a, End& b) {
   luna_err err = make_err();
   luna_status to_b = LUNA_AGAIN;
   luna_status to_a = LUNA_AGAIN;
-  turn_until(a, &b, [&] {
+  turn_until(a, b, [&] {
     if (to_b == LUNA_AGAIN) to_b = a.connect(of_b, err);
     if (to_a == LUNA_AGAIN) to_a = b.connect(of_a, err);
     return to_a != LUNA_AGAIN && to_b != LUNA_AGAIN;
@@ -123,19 +46,10 @@ Pair make_pair_of_ends(CaseRun& run) {
   Pair pair;
   pair.subject = Subject::load(run);
   if (pair.subject == nullptr) return pair;
-  pair.a = make_end(run, *pair.subject);
-  if (pair.a != nullptr) pair.b = make_end(run, *pair.subject);
+  pair.a = End::make(run, *pair.subject);
+  if (pair.a != nullptr) pair.b = End::make(run, *pair.subject);
   if (pair && !meet(run, *pair.a, *pair.b)) pair.b.reset();
   return pair;
-}
-
-luna_xfer transfer(std::uint32_t verb, const End& end, std::uint64_t key, std::uint64_t cookie) {
-  luna_xfer made{};
-  made.verb = verb;
-  made.peer = end.peer();
-  made.key = key;
-  made.cookie = cookie;
-  return made;
 }
 
 /// The two ends of one message, and where it lies in their memory.
@@ -179,9 +93,8 @@ bool exchange(CaseRun& run, const Pair& pair, luna_xfer send, luna_xfer recv, bo
     run.fail("X1", what + " is refused: " + std::string(text_of(err)));
     return false;
   }
-  if (!turn_until(*pair.a, pair.b.get(), [&] {
-        return !pair.a->done().empty() && !pair.b->done().empty();
-      })) {
+  if (!turn_until(
+          *pair.a, *pair.b, [&] { return !pair.a->done().empty() && !pair.b->done().empty(); })) {
     run.fail("X1", what + " does not arrive within 10 s");
     return false;
   }
@@ -202,9 +115,7 @@ void check_integrity(CaseRun& run) {
       1, 7, 63, 4096, 65'537, 1U << 20U, (1U << 20U) + 3, 5'000'001, 32U << 20U};
   const Pair pair = make_pair_of_ends(run);
   if (!pair) return;
-  luna_transport_caps caps{};
-  caps.struct_size = sizeof(caps);
-  pair.a->table().caps(pair.a->self(), &caps);
+  const luna_transport_caps caps = pair.a->caps();
   std::mt19937_64 random(run.input().seed);
   std::uint64_t cookie = 0;
   for (const std::uint64_t size : kSizes) {
@@ -258,7 +169,7 @@ void check_order(CaseRun& run) {
       ++n;
     }
   };
-  if (!turn_until(*pair.a, pair.b.get(), [&] {
+  if (!turn_until(*pair.a, *pair.b, [&] {
         post_more(*pair.a, LUNA_XFER_SEND, *from_key, n_sent);
         post_more(*pair.b, LUNA_XFER_RECV, *to_key, n_asked);
         return run.has_failed() ||
@@ -339,7 +250,7 @@ void check_peer_loss(CaseRun& run) {
     return run.fail("X1", "a receive is refused: " + std::string(text_of(err)));
   run.phase("destroy of the peer");
   pair.b.reset();
-  if (!turn_until(*pair.a, nullptr, [&] { return !pair.a->done().empty(); }))
+  if (!pair.a->poll_until([&] { return !pair.a->done().empty(); }))
     return run.fail("X3", "a receive from a peer that has gone is open after 10 s");
   if (pair.a->done().front().status >= 0)
     run.fail("X3",

@@ -23,6 +23,7 @@ class Workload {
   bool run(Fleet& fleet, std::uint32_t n_jobs);
 
  private:
+  void begin_as_another(Fleet& fleet, FleetJob& job);
   std::mt19937_64 random_;
 };
 

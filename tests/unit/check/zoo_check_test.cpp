@@ -157,6 +157,9 @@ INSTANTIATE_TEST_SUITE_P(Plan,
                                          Animal{"too_many_tokens", "S2", kLegal},
                                          Animal{"too_many_rows", "S2", kLegal},
                                          Animal{"too_many_blocks", "S2", kLegal},
+                                         Animal{"slices_within_a_partition", "S1", kLegal},
+                                         Animal{"slices_to_where_it_is", "S1", kLegal},
+                                         Animal{"slices_what_is_not_finished", "S1", kLegal},
                                          Animal{"orders_by_address", "S3", "E.scheduler.same"},
                                          Animal{"orders_by_clock", "S3", "E.scheduler.same"},
                                          Animal{"starves_long_ones", "S4", "E.scheduler.starv"},
@@ -184,7 +187,10 @@ INSTANTIATE_TEST_SUITE_P(Role,
                                          Animal{"asks_twice", "R4", kStreams},
                                          Animal{"updates_late", "R4", kStreams},
                                          Animal{"speaks_for_another", "R3", kStreams},
-                                         Animal{"remembers_dropped", "R3", "E.role.drops", true}),
+                                         Animal{"remembers_dropped", "R3", "E.role.drops", true},
+                                         Animal{"waits_for_the_request", "R1", kStreams},
+                                         Animal{"cuts_large_items", "R2", "E.role.sizes"},
+                                         Animal{"drops_show_elsewhere", "R5", "E.role.neigh"}),
                          [](const auto& instance) { return instance.param.fault; });
 
 INSTANTIATE_TEST_SUITE_P(Format,
@@ -208,7 +214,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Animal{"takes_any_address", "X2", "E.transport.addresses"},
                     Animal{"forgets_what_failed", "X3", "E.transport.peer_loss"},
                     Animal{"writes_behind_its_answer", "O3", "D.transport.answers"},
-                    Animal{"estimates_vary", "X4", "E.transport.estimates"}),
+                    Animal{"estimates_vary", "X4", "E.transport.estimates"},
+                    Animal{"claims_another_reach", "X1", "E.transport.two_sides"},
+                    Animal{"keeps_what_nobody_takes", "X5", "E.transport.back_pressure"}),
     [](const auto& instance) { return instance.param.fault; });
 
 INSTANTIATE_TEST_SUITE_P(Backend,
@@ -218,8 +226,30 @@ INSTANTIATE_TEST_SUITE_P(Backend,
                                          Animal{"takes_any_rows", "D2", "E.backend.weights"},
                                          Animal{"writes_planes", "O2", "E.backend.weights"},
                                          Animal{"ignores_its_budget", "D1", "E.backend.budget"},
-                                         Animal{"keeps_buffers", "D1", "E.backend.budget"}),
+                                         Animal{"keeps_buffers", "D1", "E.backend.budget"},
+                                         Animal{"says_it_can", "D2", "E.backend.ops"}),
                          [](const auto& instance) { return instance.param.fault; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Device,
+    ZooCheck,
+    testing::Values(Animal{"widens_the_window", "D3", "E.backend.ops"},
+                    Animal{"forgets_the_cap", "D3", "E.backend.ops"},
+                    Animal{"pairs_the_other_way", "D3", "E.backend.ops"},
+                    Animal{"adds_no_eps", "D3", "E.backend.ops"},
+                    Animal{"knows_one_activation", "D3", "E.backend.programs"},
+                    Animal{"copies_no_blocks", "D3", "E.backend.ops"},
+                    Animal{"misses_the_zero", "D3", "E.backend.weight_forms"},
+                    Animal{"rounds_by_the_batch", "D4", "E.backend.same_bits"},
+                    Animal{"loses_what_it_refuses", "D5", "E.backend.out_of_memory"},
+                    Animal{"hides_that_it_is_full", "D5", "E.backend.out_of_memory"},
+                    Animal{"ends_steps_twice", "D6", "E.backend.ops"},
+                    Animal{"ends_what_it_refuses", "D6", "E.backend.wrong_steps"},
+                    Animal{"takes_any_step", "D2", "E.backend.wrong_steps"},
+                    Animal{"writes_behind_its_rows", "O3", "E.backend.queue"},
+                    Animal{"mixes_blocks_up", "D7", "E.backend.kv_blocks"},
+                    Animal{"promises_too_little", "D1", "E.backend.promises"}),
+    [](const auto& instance) { return instance.param.fault; });
 
 /// Every case of a plugin that breaks no rule.
 void expect_passed(const std::string& file) {
@@ -254,6 +284,10 @@ TEST(ZooCheckGood, ATransportWithoutAFaultPassesEveryCase) {
 
 TEST(ZooCheckGood, ABackendWithoutAFaultPassesEveryCase) {
   expect_passed(std::string(LUNA_ZOO_DIR) + "/good_backend/zoo_good_backend.so");
+}
+
+TEST(ZooCheckGood, ADeviceWithoutAFaultPassesEveryCase) {
+  expect_passed(std::string(LUNA_ZOO_DIR) + "/good_device/zoo_good_device.so");
 }
 
 class ShippedPlugins : public testing::TestWithParam<std::string> {};
@@ -299,6 +333,7 @@ INSTANTIATE_TEST_SUITE_P(Plugins,
                                          "quant_int8",
                                          "transport_inproc",
                                          "transport_shm",
+                                         "transport_tcp",
                                          "backend_reference",
                                          "backend_cpu"),
                          [](const auto& instance) { return instance.param; });

@@ -1,5 +1,6 @@
 // A device with memory that computes nothing yet: supports() names the op that is missing, and the
-// host refuses the placement with it. Add ops one by one, each against the backend `reference`.
+// host refuses the placement with it. Add ops one by one: `luna plugins check` holds each that
+// supports() takes against its formula, within the bounds of its formats.
 #include <luna/backend.hpp>
 #include <luna/backend_blocks.hpp>
 #include <luna/quant.hpp>

@@ -55,6 +55,16 @@ luna_status weight_rows(void* device,
   return is("takes_any_rows") ? LUNA_OK : status;
 }
 
+luna_status supports(void* device,
+                     const luna_program* program,
+                     std::uint8_t* per_op,
+                     luna_err* err) {
+  if (!is("says_it_can")) return kTable.supports(device, program, per_op, err);
+  for (std::uint32_t i = 0; program != nullptr && i < program->n_ops; ++i)
+    per_op[i] = 1;
+  return program != nullptr ? LUNA_OK : luna::report(err, LUNA_INVALID_ARGUMENT, "no program");
+}
+
 const luna_backend_if& backend() {
   static const luna_backend_if table = [] {
     luna_backend_if made = kTable;
@@ -63,6 +73,7 @@ const luna_backend_if& backend() {
     made.alloc = alloc;
     made.free_buffer = free_buffer;
     made.weight_rows = weight_rows;
+    made.supports = supports;
     return made;
   }();
   return table;

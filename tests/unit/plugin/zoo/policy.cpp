@@ -167,6 +167,25 @@ void spoil(const luna_snapshot* s, luna_plan* plan) {
       }
 }
 
+/// A part of the first row that may be sliced, cut or sent wrongly.
+void slice_wrongly(const luna_snapshot* s, luna_plan* plan) {
+  const bool cuts = is("slices_within_a_partition");
+  const bool stays = is("slices_to_where_it_is");
+  const bool hurries = is("slices_what_is_not_finished");
+  if (!cuts && !stays && !hurries) return;
+  for (std::uint32_t i = 0; i < s->n_reqs; ++i) {
+    const luna_req_row& row = row_at(s, i);
+    if (row.slice_end_token == 0) continue;
+    luna_action action = run_of(i, cuts ? 100 : LUNA_PARTITION_TOKENS);
+    action.verb = LUNA_VERB_SLICE;
+    action.device = stays || row.device != s->devices[0].device
+                        ? row.device
+                        : s->devices[s->n_devices - 1].device;
+    action.first_token = hurries ? row.slice_end_token : row.slice_first_token;
+    return add(plan, action);
+  }
+}
+
 // Small enough to be called often, large enough that the compiler keeps it.
 void take_and_leave() {
   // NOLINTNEXTLINE(cppcoreguidelines-no-malloc): that is the fault
@@ -214,6 +233,7 @@ luna_status plan(void* self, const luna_snapshot* s, luna_plan* plan, luna_err* 
   if (is("counts_too_many")) plan->n_actions = plan->n_actions_max + 1;
   spoil(s, plan);
   if (is("turns_illegal") && ++kept->n_plans > 12) add(plan, run_of(s->n_reqs + 7, 1));
+  slice_wrongly(s, plan);
   return status;
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ class Echo final : public luna::Role {
   void on_item(const Item& item, ItemSink& out) override {
     switch (item.kind) {
       case ItemKind::request:
+        seen_.insert(item.request);
         if (is("remembers_dropped")) kept_[item.request].resize(1000);
         out.emit(item.request, ItemKind::model_request, is("asks_no_json") ? "please" : "{}");
         if (is("asks_twice")) out.emit(item.request, ItemKind::model_request, "{}");
@@ -42,6 +44,7 @@ class Echo final : public luna::Role {
         break;
       case ItemKind::model_end:
         if (is("never_ends")) break;
+        if (is("waits_for_the_request") && !seen_.contains(item.request)) break;
         if (is("updates_late")) {
           out.emit(item.request, ItemKind::text, "-");
           out.emit(item.request, ItemKind::update, "{}");
@@ -56,17 +59,23 @@ class Echo final : public luna::Role {
   }
   void drop(std::uint64_t request) override {
     if (!is("remembers_dropped")) kept_.erase(request);
+    seen_.erase(request);
+    has_dropped_ = true;
   }
 
  private:
-  static void text(const Item& item, ItemSink& out) {
+  void text(const Item& item, ItemSink& out) const {
     std::string text(item.text);
+    if (is("drops_show_elsewhere") && has_dropped_) text += "~";
+    if (is("cuts_large_items") && text.size() > 65536) text.resize(text.rfind('.', 65536) + 1);
     if (is("counts_items")) text += "|";
     if (is("halves_characters")) text.push_back('\xC3');
     if (is("unknown_item")) out.emit(item.request, static_cast<ItemKind>(77), "");
     out.emit(item.request, ItemKind::text, text);
   }
   std::map<std::uint64_t, std::vector<char>> kept_;
+  std::set<std::uint64_t> seen_;
+  bool has_dropped_ = false;
 };
 
 constexpr luna_role_if kTable = luna::role_table<Echo>();

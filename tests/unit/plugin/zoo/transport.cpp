@@ -24,8 +24,11 @@ bool is(std::string_view fault) {
 }
 
 luna_status post(void* self, const luna_xfer* transfers, std::uint32_t n, luna_err* err) {
+  static std::vector<std::vector<char>> kept;
   std::vector<luna_xfer> own(transfers, transfers + n);
   for (luna_xfer& one : own) {
+    if (is("keeps_what_nobody_takes") && one.verb == LUNA_XFER_SEND)
+      kept.emplace_back(one.n_bytes, 'x');
     if (is("cuts_large_messages") && one.n_bytes > 65536) one.n_bytes -= 1;
     if (is("moves_messages") && one.verb == LUNA_XFER_SEND && one.n_bytes == 4096) one.offset += 1;
     if (is("turns_pairs_round") && one.verb == LUNA_XFER_SEND && one.n_bytes == 8) one.offset ^= 8;
@@ -58,6 +61,7 @@ luna_status connect(
 
 luna_status caps(void* self, luna_transport_caps* caps) {
   const luna_status status = kTable.caps(self, caps);
+  if (is("claims_another_reach")) caps->reach = LUNA_REACH_HOST;
   // As if its own record were the caller's.
   if (is("writes_behind_its_answer")) caps[1].struct_size = 0;
   return status;
