@@ -32,8 +32,10 @@ constexpr int kPiecesPerWrite = 16;
 /// How late a peer's death is seen.
 constexpr std::chrono::milliseconds kLookInterval{20};
 
-/// Small ones for the latency, then one of a piece for the rate.
-constexpr std::uint32_t kPings = 5;
+/// Small ones for the latency, then some of a piece for the rate: the quickest of each counts.
+constexpr std::uint32_t kSmallPings = 4;
+constexpr std::uint32_t kPiecePings = 4;
+constexpr std::uint64_t kNoiseShare = 8;  // of a round trip, that one differs from the next by
 
 }  // namespace
 
@@ -107,7 +109,7 @@ Link::Link(const Inbox& own, Inbox peer, std::uint32_t door, const ProcessId& pr
       door_(door),
       process_(process),
       writer_(peer_.door(door).ring, peer_.ring(door)),
-      n_pings_left_(kPings) {}
+      n_pings_left_(kSmallPings + kPiecePings) {}
 
 Link::~Link() {
   peer_.door(door_).state.store(Door::State::left, std::memory_order_release);
@@ -277,14 +279,18 @@ bool Link::handle_pong(LinkSpeed& speed) {
   const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Time::now() - *ping_sent_);
   const auto took_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(took.count(), 1));
   ping_sent_.reset();
-  if (--n_pings_left_ > 0) {
+  if (n_pings_left_-- > kPiecePings) {
     round_trip_ns_ = std::min(round_trip_ns_, took_ns);
     speed.latency_ns.store(std::max<std::uint64_t>(round_trip_ns_ / 2, 1));
-  } else {
-    const std::uint64_t copied_ns = took_ns > round_trip_ns_ ? took_ns - round_trip_ns_ : 1;
-    const std::uint64_t n_bytes = std::min(kPieceBytesMax, peer_.ring(door_).size() / 2);
-    speed.bytes_per_ns.store(static_cast<double>(n_bytes) / static_cast<double>(copied_ns));
+    return true;
   }
+  piece_trip_ns_ = std::min(piece_trip_ns_, took_ns);
+  if (n_pings_left_ > 0) return true;
+  // A copy that is lost in the noise of the wake-ups says nothing: then what was assumed stays.
+  const std::uint64_t copied_ns =
+      piece_trip_ns_ > round_trip_ns_ ? piece_trip_ns_ - round_trip_ns_ : 0;
+  if (copied_ns > round_trip_ns_ / kNoiseShare)
+    speed.bytes_per_ns.store(static_cast<double>(ping_bytes()) / static_cast<double>(copied_ns));
   return true;
 }
 
@@ -297,9 +303,13 @@ void Link::write(EndpointState& state) {
   if (is_over_) end(state);
 }
 
+std::uint64_t Link::ping_bytes() const {
+  return std::min(kPieceBytesMax, peer_.ring(door_).size() / 2);
+}
+
 void Link::write_ping() {
   std::vector<std::byte> bytes;
-  if (n_pings_left_ == 1) bytes.resize(std::min(kPieceBytesMax, peer_.ring(door_).size() / 2));
+  if (n_pings_left_ <= kPiecePings) bytes.resize(ping_bytes());
   const auto now = Time::now();
   if (write_frame({FrameKind::ping, 0, 0, bytes.size(), LUNA_OK, 0}, bytes)) ping_sent_ = now;
 }

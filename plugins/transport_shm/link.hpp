@@ -154,6 +154,7 @@ class Link {
   bool write_frame(const Frame& frame, std::span<const std::byte> bytes);
   bool write_piece(EndpointState& state);
   void write_ping();
+  [[nodiscard]] std::uint64_t ping_bytes() const;
   void find_reader();
   [[nodiscard]] bool is_peer_dead();
 
@@ -181,6 +182,7 @@ class Link {
   std::optional<Time::time_point> ping_sent_;
   bool owes_pong_ = false;
   std::uint64_t round_trip_ns_ = ~std::uint64_t{0};  // the shortest so far
+  std::uint64_t piece_trip_ns_ = ~std::uint64_t{0};  // likewise, with a piece
 };
 
 }  // namespace luna::shm
