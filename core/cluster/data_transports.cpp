@@ -1,6 +1,7 @@
 #include "core/cluster/data_transports.hpp"
 
 #include "core/base/log.hpp"
+#include "core/plugin/settings_rows.hpp"
 
 #include <algorithm>
 #include <array>
@@ -88,12 +89,12 @@ Result<config::RawGroup> DataTransports::settings_of(const std::string& name) {
       {"host", terms_.host},
       {"token_file", terms_.token_file ? terms_.token_file->string() : std::string()},
   }};
+  const std::vector<const luna_param*> params = plugin::params_of(*table);
   for (const auto& setting : shared) {
     const std::string_view key = setting.first;
     const std::string& value = setting.second;
-    const auto* const end = table->params + table->n_params;
     const bool is_declared =
-        std::any_of(table->params, end, [&](const luna_param& param) { return param.key == key; });
+        std::ranges::any_of(params, [&](const luna_param* param) { return param->key == key; });
     const bool is_set =
         std::ranges::find(own.rows, key, &config::RawSetting::key) != own.rows.end();
     if (is_declared && !is_set && !value.empty())

@@ -63,8 +63,11 @@ class FakeHost {
 class SettingRows {
  public:
   SettingRows(const luna_if& head, const SettingValues& values) {
+    // A plugin of an older minor version has shorter rows.
+    const auto* at = reinterpret_cast<const unsigned char*>(head.params);
     for (std::uint32_t i = 0; i < head.n_params; ++i) {
-      const luna_param& param = head.params[i];
+      const auto& param = *reinterpret_cast<const luna_param*>(at);
+      at += param.struct_size;
       luna_kv row{};
       row.key = to_abi(param.key);
       row.type = param.type;
