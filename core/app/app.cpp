@@ -18,6 +18,7 @@
 #include "core/pipeline/staged_pipeline.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/host_services.hpp"
+#include "core/plugin/scheduler_traits.hpp"
 #include "core/plugin/settings_check.hpp"
 
 #include <luna/abi/transport.h>
@@ -187,7 +188,7 @@ Result<config::Layout> App::Impl::layout_of(const config::ModelSettings& model) 
   if (transport) resources.collective = transport->collective;
   LUNA_TRY(const auto policy, make_policy(*catalog, settings));
   return choose_layout(
-      model, settings.speculation, resources, {.policy_slices = engine::does_slice(policy)});
+      model, settings.speculation, resources, {.policy_slices = plugin::does_slice(policy)});
 }
 
 Result<void> App::Impl::open_cluster() {

@@ -8,6 +8,7 @@
 #include "core/engine/scheduler_gate.hpp"
 #include "core/plugin/catalog.hpp"
 #include "core/plugin/host_services.hpp"
+#include "core/plugin/scheduler_traits.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -67,7 +68,7 @@ class OpenParts {
     if (transport_) resources.collective = transport_->collective;
     LUNA_TRY(const auto policy, make_policy(*catalog_, settings));
     return layout_problem(
-        model, settings.speculation, resources, {.policy_slices = engine::does_slice(policy)});
+        model, settings.speculation, resources, {.policy_slices = plugin::does_slice(policy)});
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "core/model/slice_links.hpp"
 #include "core/model/vocabulary_loader.hpp"
 #include "core/pipeline/engine_runner.hpp"
+#include "core/plugin/scheduler_traits.hpp"
 #include "core/text/chat_template.hpp"
 #include "core/text/tokenizer.hpp"
 #include "core/text/vocabulary_difference.hpp"
@@ -180,7 +181,7 @@ std::optional<std::string> why_not_sliced(const config::ModelSettings& settings,
 
 /// Whether each device shall keep room for messages of the other groups.
 bool can_slice(const config::ModelSettings& settings, const ModelParts& parts) {
-  if (!engine::does_slice(parts.scheduler)) return false;
+  if (!plugin::does_slice(parts.scheduler)) return false;
   const auto reason = why_not_sliced(settings, parts);
   // A pipeline has a second group only while it is placed anew.
   const bool may_have_groups =

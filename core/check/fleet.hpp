@@ -36,6 +36,7 @@ struct FleetOptions {
   double bytes_per_ns = 0.0;           ///< of every link; 0: no KV leaves its group
   bool can_move = true;                ///< where there are links: whole rows
   bool can_slice = false;              ///< likewise: parts of rows
+  bool lets_in_wide = false;           ///< rows that no group holds alone: the policy slices
   std::uint32_t n_actions_max = 8192;  ///< of a plan
 };
 

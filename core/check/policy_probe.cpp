@@ -1,6 +1,7 @@
 #include "core/check/policy_probe.hpp"
 
 #include "core/check/allocation_watch.hpp"
+#include "core/plugin/scheduler_traits.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -75,6 +76,10 @@ std::unique_ptr<GuardedMemory> PolicyProbe::lend(const luna_snapshot& snapshot) 
   std::memcpy(first, &copy, sizeof(copy));
   std::memset(first + sizeof(copy), kPoison, lending_.pad_bytes);
   return memory;
+}
+
+bool PolicyProbe::slices() const {
+  return plugin::does_slice(policy_);
 }
 
 luna_status PolicyProbe::plan(const luna_snapshot& snapshot, luna_plan& plan, luna_err& err) {

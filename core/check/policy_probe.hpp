@@ -27,6 +27,8 @@ class PolicyProbe {
   /// nullptr: the run was told why. `subject` outlives it.
   static std::unique_ptr<PolicyProbe> make(CaseRun& run, Subject& subject, Lending lending = {});
 
+  /// Whether the policy lays rows over several groups.
+  [[nodiscard]] bool slices() const;
   /// One call. What is wrong with the way it answers is told to the run.
   luna_status plan(const luna_snapshot& snapshot, luna_plan& plan, luna_err& err);
   [[nodiscard]] Fleet::PlanCall call() {

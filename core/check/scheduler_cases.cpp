@@ -47,7 +47,7 @@ bool run_fleet(CaseRun& run,
                std::uint64_t* hash = nullptr,
                Tally* tally = nullptr) {
   Workload workload(seed);
-  Fleet fleet(workload.draw_fleet(), probe.call());
+  Fleet fleet(workload.draw_fleet(probe.slices()), probe.call());
   const bool has_ended = workload.run(fleet, kJobs);
   tell_breaches(run, fleet, seed);
   if (!has_ended && fleet.breaches.empty())
@@ -108,7 +108,7 @@ void check_wider_rows(CaseRun& run) {
     if (probe == nullptr) return;
     run.phase("plan over rows that are 32 bytes longer");
     Workload workload(seed_of(run.input().seed, f));
-    Fleet fleet(workload.draw_fleet(), probe->call());
+    Fleet fleet(workload.draw_fleet(probe->slices()), probe->call());
     workload.run(fleet, kJobs);
     wide = (wide ^ fleet.plan_hash) * 0x100000001B3U;
   }

@@ -30,7 +30,7 @@ struct Session {
 Session run_session(CaseRun& run, Fleet::PlanCall plan) {
   constexpr std::uint32_t kJobs = 60;
   Workload workload(run.input().seed);
-  Fleet fleet(workload.draw_fleet(), std::move(plan));
+  Fleet fleet(workload.draw_fleet(false), std::move(plan));
   workload.run(fleet, kJobs);
   return {fleet.plan_hash, fleet.breaches.empty() ? "" : fleet.breaches.front().breach.text};
 }

@@ -4,7 +4,7 @@
 
 namespace luna::check {
 
-FleetOptions Workload::draw_fleet() {
+FleetOptions Workload::draw_fleet(bool policy_slices) {
   FleetOptions fleet;
   fleet.groups.assign(below(2) == 0 ? 1 : 1 + below(4), {});
   for (FleetGroup& group : fleet.groups) {
@@ -23,10 +23,26 @@ FleetOptions Workload::draw_fleet() {
   fleet.bytes_per_ns = below(3) == 0 ? 1.0 : 0.0;
   fleet.can_slice = fleet.bytes_per_ns > 0.0 && fleet.groups.size() > 1 && below(3) != 0;
   fleet.can_move = !fleet.can_slice || below(2) == 0;
+  fleet.lets_in_wide = fleet.can_slice && policy_slices;
   // Devices of groups that slice together hold the same layers in pairs.
   for (FleetGroup& group : fleet.groups)
     if (fleet.can_slice) group.n_devices = fleet.groups.front().n_devices;
   return fleet;
+}
+
+// Tokens of a prompt that no group holds alone, but all of them together, where there are such: the
+// engine lets them in where the policy slices.
+std::uint32_t Workload::draw_wide(const FleetOptions& fleet, std::uint32_t n_otherwise) {
+  std::uint32_t n_most = 0;
+  std::uint32_t n_all = 0;
+  for (const FleetGroup& group : fleet.groups) {
+    const std::uint32_t n_tokens = (group.n_blocks - group.n_blocks_reserve) * fleet.block_tokens;
+    n_most = std::max(n_most, group.n_blocks * fleet.block_tokens);
+    n_all += n_tokens / LUNA_PARTITION_TOKENS * LUNA_PARTITION_TOKENS;
+  }
+  // A partition at home is never whole, and what it generates comes on top.
+  const std::uint32_t n_end = n_all - std::min(n_all, std::uint32_t{LUNA_PARTITION_TOKENS} + 64);
+  return n_end > n_most ? n_most + 1 + below(n_end - n_most) : n_otherwise;
 }
 
 FleetJob Workload::draw_job(const FleetOptions& fleet, std::uint64_t now_ns) {
@@ -41,6 +57,7 @@ FleetJob Workload::draw_job(const FleetOptions& fleet, std::uint64_t now_ns) {
   job.n_prompt = 1 + below(below(fleet.can_slice ? 2 : 4) == 0 ? n_prompt_max : 120);
   job.n_prompt = std::min(job.n_prompt, n_prompt_max);
   job.n_generated_max = std::min(1 + below(60), n_tokens_max - job.n_prompt);
+  if (fleet.lets_in_wide && below(10) == 0) job.n_prompt = draw_wide(fleet, job.n_prompt);
   job.priority = static_cast<std::int32_t>(below(3)) - 1;
   job.tenant = below(5);
   if (below(4) == 0) job.deadline_ns = now_ns + std::uint64_t{1'000'000} * (1 + below(5000));

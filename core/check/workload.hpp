@@ -15,7 +15,9 @@ class Workload {
 
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(random_() % n); }
   /// Groups, devices, steps in flight and KV blocks of all sizes; few blocks are common.
-  FleetOptions draw_fleet();
+  ///
+  /// policy_slices  it gets rows too that no group holds alone, where groups share
+  FleetOptions draw_fleet(bool policy_slices);
   /// A request that the machine can hold.
   FleetJob draw_job(const FleetOptions& fleet, std::uint64_t now_ns);
   /// Adds jobs in bursts while others run, some of whose clients go away, and turns until nothing
@@ -23,6 +25,7 @@ class Workload {
   bool run(Fleet& fleet, std::uint32_t n_jobs);
 
  private:
+  std::uint32_t draw_wide(const FleetOptions& fleet, std::uint32_t n_otherwise);
   void begin_as_another(Fleet& fleet, FleetJob& job);
   std::mt19937_64 random_;
 };

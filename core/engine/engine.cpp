@@ -5,6 +5,7 @@
 #include "core/engine/engine_impl.hpp"
 #include "core/engine/group_check.hpp"
 #include "core/engine/sequence_ends.hpp"
+#include "core/plugin/scheduler_traits.hpp"
 
 #include <luna/time_slice.hpp>
 
@@ -100,14 +101,14 @@ Result<void> check_groups(const EngineParts& parts,
 
 /// Whether requests may be larger than a group: the policy and the devices see to it.
 bool has_slices(const EngineParts& parts) {
-  return does_slice(parts.scheduler) && parts.models.front()->slice_set != nullptr;
+  return plugin::does_slice(parts.scheduler) && parts.models.front()->slice_set != nullptr;
 }
 
 /// A policy that does not know of slices could not go on with requests that are larger than a
 /// group.
 Result<void> check_fallbacks(const EngineParts& parts, bool are_sliced) {
   for (const auto& fallback : parts.fallbacks)
-    if (are_sliced && !does_slice(fallback))
+    if (are_sliced && !plugin::does_slice(fallback))
       return Error{
           Code::invalid_argument,
           "scheduler.fallback: '" + fallback.name() +

@@ -63,16 +63,6 @@ std::string_view plan_fault_name(PlanFault fault) {
   return kNames[static_cast<std::size_t>(fault)];
 }
 
-bool does_slice(const plugin::Instance<luna_scheduler_if>& scheduler) {
-  std::uint32_t flags = scheduler->head.flags;
-  if (const auto ext = scheduler->head.ext; ext != nullptr) {
-    const auto* const traits =
-        static_cast<const luna_scheduler_traits*>(ext(scheduler.self(), LUNA_EXT_SCHEDULER_TRAITS));
-    if (LUNA_HAS(traits, luna_scheduler_traits, flags)) flags = traits->flags;
-  }
-  return (flags & LUNA_SCHEDULER_SLICES) != 0;
-}
-
 SchedulerGate::SchedulerGate(const plugin::Instance<luna_scheduler_if>& scheduler,
                              const GateLimits& limits,
                              const SequenceTable& sequences,

@@ -53,9 +53,6 @@ struct GateLimits {
   bool slices = false;  ///< the policy knows that requests may be larger than a group
 };
 
-/// Whether the policy SLICEs, so that requests may be larger than a group.
-bool does_slice(const plugin::Instance<luna_scheduler_if>& scheduler);
-
 struct SnapshotTime {
   std::uint64_t step = 0;
   Nanoseconds now{0};

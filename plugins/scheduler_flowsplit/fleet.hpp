@@ -36,6 +36,12 @@ struct Home {
   std::uint64_t n_prompt_tokens = 0;   ///< left to compute, of all its rows
   std::uint64_t n_kv_tokens = 0;       ///< computed, of the rows that hold KV
   std::uint64_t n_output_tokens = 0;   ///< left to generate at most, of the rows that hold KV
+
+  /// Blocks that rows without KV will take to begin with, but for wide ones: at most.
+  [[nodiscard]] std::int64_t n_waiting_blocks(std::uint32_t block_tokens) const {
+    const std::uint64_t n_tokens = std::min<std::uint64_t>(n_waiting_tokens, UINT32_MAX / 2);
+    return static_cast<std::int64_t>((n_tokens + block_tokens - 1) / block_tokens + n_waiting);
+  }
 };
 
 /// A group in this snapshot.

@@ -255,7 +255,7 @@ class FlowPolicy final : public Scheduler {
       n_begun_.resize(work_.size());
       n_blocks_taken_.resize(work_.size());
       n_begun_[g] = memory.home.held.size() + memory.home.n_waiting;
-      n_blocks_taken_[g] = blocks_of_waiting(memory.home, rows);
+      n_blocks_taken_[g] = memory.home.n_waiting_blocks(rows->kv_block_tokens);
     }
   }
 
@@ -329,14 +329,6 @@ class FlowPolicy final : public Scheduler {
   static std::int64_t n_blocks(std::uint32_t n_tokens, const Snapshot& rows) {
     return (std::int64_t{n_tokens} + rows->kv_block_tokens - 1) / rows->kv_block_tokens;
   }
-  // What the rows will take that were given to the group before and wait.
-  static std::int64_t blocks_of_waiting(const Home& home, const Snapshot& rows) {
-    if (home.n_waiting == 0) return 0;
-    return n_blocks(static_cast<std::uint32_t>(
-                        std::min<std::uint64_t>(home.n_waiting_tokens, UINT32_MAX / 2)),
-                    rows) +
-           static_cast<std::int64_t>(home.n_waiting);
-  }
 
   // ---- a step of a group
 
@@ -374,7 +366,8 @@ class FlowPolicy final : public Scheduler {
   }
 
   // As much of the group's queue as one step could use, those assigned by this plan in their
-  // places.
+  // places. Wide rows that wait there go first: what they need is kept for them, and others,
+  // however senior, may wait for no more than that.
   void fill_queue(std::size_t g, const Home& home, const Snapshot& rows, const Plan& out) {
     queue_.clear();
     const std::uint64_t n_tokens_most =
@@ -385,6 +378,10 @@ class FlowPolicy final : public Scheduler {
       queue_.push_back(i);
       n_tokens += rows[i].n_wanted();
     };
+    for (const HeldRow& wide : home.wide)
+      if (const std::uint32_t i = book_.index_of(wide.id);
+          rows[i].is_waiting() && rows[i].is_plannable())
+        add(i);
     auto next = next_assigned(g, assigned_.begin());
     walk_.begin(home.queue, accounts_);
     while (queue_.size() < kQueueMin || (n_tokens < n_tokens_most && queue_.size() < kQueueMax)) {
@@ -399,7 +396,7 @@ class FlowPolicy final : public Scheduler {
       if (walk_.is_over()) break;
       const std::uint32_t i = book_.index_of(walk_.key().id);
       walk_.next(rows[i].n_wanted());
-      add(i);
+      if (!(rows[i].is_waiting() && wide_.is_wide(i))) add(i);
     }
   }
   std::vector<Assigned>::const_iterator next_assigned(

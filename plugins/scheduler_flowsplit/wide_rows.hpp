@@ -45,6 +45,9 @@ class WideRows {
     for (const Entry& entry : entries_)
       scene.out.spread(entry.row);
     open(scene, {});
+    // Rows that were given to a group and wait there had room beside those that began before them.
+    for (std::size_t g = 0; g < spared_.size(); ++g)
+      spared_[g] += waiting_of(scene, g);
     // The partition that a row is in must become whole before it can leave.
     for (std::size_t e = 0; e < entries_.size(); ++e)
       keep_home(e, std::min(entries_[e].n_needed, n_until_whole(scene.rows[entries_[e].row])), 0);
@@ -62,9 +65,11 @@ class WideRows {
     free_.clear();
     for (std::size_t g = 0; g < books.size(); ++g)
       free_.push_back(books[g].n_blocks_free - (taken.empty() ? 0 : taken[g]));
-    if (!growth_.empty()) return;
-    for (std::size_t g = 0; g < books.size(); ++g)
-      growth_.push_back(growth_of(scene, g));
+    if (growth_.empty()) {
+      for (std::size_t g = 0; g < books.size(); ++g)
+        growth_.push_back(growth_of(scene, g));
+    }
+    spared_ = growth_;
   }
   /// Whether a waiting row could begin in a group, and end.
   [[nodiscard]] bool has_room(const Scene& scene, std::uint32_t row, std::size_t home) const {
@@ -225,9 +230,14 @@ class WideRows {
     }
     return n_blocks;
   }
-  // Free for wide rows, beside the growth of others.
+  // What the rows will take that were given to a group before and wait there.
+  [[nodiscard]] static std::int64_t waiting_of(const Scene& scene, std::size_t g) {
+    return scene.fleet.memory_of(scene.fleet.groups()[g])
+        .home.n_waiting_blocks(scene.rows->kv_block_tokens);
+  }
+  // Free for wide rows, beside what others may take.
   [[nodiscard]] std::int64_t room(std::size_t g) const {
-    return std::max<std::int64_t>(free_[g] - growth_[g], 0);
+    return std::max<std::int64_t>(free_[g] - spared_[g], 0);
   }
 
   void keep_home(std::size_t e, std::int64_t n_blocks, std::int64_t n_spared) {
@@ -237,11 +247,11 @@ class WideRows {
     free_[home] -= n;
     promised(e, home) += n;
   }
-  // Beside the growth of others as far as that goes, then at its cost.
+  // Beside what others may take as far as that goes, then at its cost.
   void keep_rest(const Scene& scene, std::size_t e) {
     const Entry& entry = entries_[e];
     for (const bool spares : {true, false}) {
-      keep_home(e, n_missing(e), spares ? growth_[entry.home] : 0);
+      keep_home(e, n_missing(e), spares ? spared_[entry.home] : 0);
       while (n_missing(e) > 0) {
         std::size_t roomiest = entry.home;
         std::int64_t n_most = n_partition_ - 1;
@@ -313,7 +323,9 @@ class WideRows {
   std::vector<Entry> entries_;          // the most senior first
   std::vector<std::int64_t> promised_;  // [entries, groups]: blocks
   std::vector<std::int64_t> free_;      // by group
-  std::vector<std::int64_t> growth_;  // by group: blocks that other rows may take; empty: not known
+  std::vector<std::int64_t>
+      growth_;  // by group: blocks that others running there may take; empty: not known
+  std::vector<std::int64_t> spared_;  // by group: blocks that wide rows leave to others if they can
   SliceChoice choice_;
   std::vector<SliceRoom> rooms_;
 };
