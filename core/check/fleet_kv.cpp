@@ -42,7 +42,9 @@ bool Fleet::copies_its_last(const FleetJob& job) const {
 }
 
 FleetJob* Fleet::twin_of(const FleetJob& job) {
-  return job.twin == 0 ? nullptr : &jobs[job.twin - 1];
+  // One that is to come finds what was there before; until then there is none.
+  const bool is_there = job.twin != 0 && job.twin <= jobs.size();
+  return is_there ? &jobs[job.twin - 1] : nullptr;
 }
 
 bool Fleet::finds_twin(const FleetJob& job, std::size_t group) {
