@@ -2,6 +2,7 @@
 // Source  Touvron et al. 2023 (LLaMA), section 2.2; Ainslie et al. 2023 (GQA); Jiang et al. 2023
 //         (Mistral 7B), section 2
 #include "core/model/architectures/all.hpp"
+#include "core/model/architectures/common_parts.hpp"
 #include "core/model/config_keys.hpp"
 #include "core/model/hf_fields.hpp"
 #include "core/model/layer_ops.hpp"
@@ -41,18 +42,8 @@ Result<void> translate_fields(const HfFields& fields, HfKeys& keys) {
 
 /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size]
 void write_layer(LayerOps& ops, ViewId x) {
-  const ViewId a = ops.norm(x, LayerWeight::attention_norm);  // [n, hidden_size]
-  const ViewId q = ops.linear(a, LayerWeight::query);         // [n, n_heads * head_dim]
-  const ViewId k = ops.linear(a, LayerWeight::key);           // [n, n_kv_heads * head_dim]
-  const ViewId v = ops.linear(a, LayerWeight::value);         // [n, n_kv_heads * head_dim]
-  const ViewId mixed = ops.attend(q, k, v);                   // [n, n_heads * head_dim]
-  ops.add(x, ops.project(mixed, LayerWeight::attention_out));
-
-  const ViewId f = ops.norm(x, LayerWeight::ffn_norm);        // [n, hidden_size]
-  const ViewId gate = ops.linear(f, LayerWeight::gate);       // [n, ffn_size]
-  const ViewId up = ops.linear(f, LayerWeight::up);           // [n, ffn_size]
-  const ViewId inner = ops.act_mul(gate, up, LUNA_ACT_SILU);  // [n, ffn_size]
-  ops.add(x, ops.project(inner, LayerWeight::down));
+  write_attention(ops, x);
+  write_silu_ffn(ops, x);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // Source  Jiang et al. 2024 (Mixtral of experts), section 2; Yang et al. 2025 (Qwen3 technical
 //         report), section 2; modeling_mixtral and modeling_qwen3_moe of huggingface/transformers
 #include "core/model/architectures/all.hpp"
+#include "core/model/architectures/common_parts.hpp"
 #include "core/model/config_keys.hpp"
 #include "core/model/hf_fields.hpp"
 #include "core/model/layer_ops.hpp"
@@ -85,10 +86,7 @@ Result<void> translate_mixtral_fields(const HfFields& fields, HfKeys& keys) {
 }
 
 Result<void> translate_qwen3moe_fields(const HfFields& fields, HfKeys& keys) {
-  LUNA_TRY(fields.need_text("hidden_act", "silu"));
-  LUNA_TRY(fields.refuse_partial_rotary());
-  LUNA_TRY(const bool has_window, fields.flag_or("use_sliding_window", false));
-  if (has_window) LUNA_TRY(fields.refuse_window_below(keys.context_length));
+  LUNA_TRY(translate_qwen_fields(fields, keys));
   LUNA_TRY(const auto step, fields.find_count("decoder_sparse_step", kLayersMax));
   if (step.value_or(1) != 1)
     return fields.unsupported("decoder_sparse_step", "only experts in every layer are built");
@@ -118,25 +116,13 @@ void write_experts(LayerOps& ops, ViewId x) {
 
 /// x += attention(norm(x)); x += experts(norm(x)).   x: [n, hidden_size]
 void write_mixtral_layer(LayerOps& ops, ViewId x) {
-  const ViewId a = ops.norm(x, LayerWeight::attention_norm);  // [n, hidden_size]
-  const ViewId q = ops.linear(a, LayerWeight::query);         // [n, n_heads * head_dim]
-  const ViewId k = ops.linear(a, LayerWeight::key);           // [n, n_kv_heads * head_dim]
-  const ViewId v = ops.linear(a, LayerWeight::value);         // [n, n_kv_heads * head_dim]
-  const ViewId mixed = ops.attend(q, k, v);                   // [n, n_heads * head_dim]
-  ops.add(x, ops.project(mixed, LayerWeight::attention_out));
+  write_attention(ops, x);
   write_experts(ops, x);
 }
 
 /// The same, with query and key heads normed.
 void write_qwen3moe_layer(LayerOps& ops, ViewId x) {
-  const ViewId a = ops.norm(x, LayerWeight::attention_norm);  // [n, hidden_size]
-  const ViewId q = ops.linear(a, LayerWeight::query);         // [n, n_heads * head_dim]
-  const ViewId k = ops.linear(a, LayerWeight::key);           // [n, n_kv_heads * head_dim]
-  const ViewId v = ops.linear(a, LayerWeight::value);         // [n, n_kv_heads * head_dim]
-  ops.norm_heads(q, LayerWeight::query_norm);
-  ops.norm_heads(k, LayerWeight::key_norm);
-  const ViewId mixed = ops.attend(q, k, v);  // [n, n_heads * head_dim]
-  ops.add(x, ops.project(mixed, LayerWeight::attention_out));
+  write_head_normed_attention(ops, x);
   write_experts(ops, x);
 }
 

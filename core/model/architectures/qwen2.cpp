@@ -2,8 +2,8 @@
 // Source  Yang et al. 2024 (Qwen2 technical report), section 2.2; modeling_qwen2 of
 //         huggingface/transformers
 #include "core/model/architectures/all.hpp"
+#include "core/model/architectures/common_parts.hpp"
 #include "core/model/config_keys.hpp"
-#include "core/model/hf_fields.hpp"
 #include "core/model/layer_ops.hpp"
 
 #include <array>
@@ -29,14 +29,6 @@ Result<void> read_keys(const ConfigKeys& keys, ModelConfig& /*config*/) {
   return keys.refuse("attention.sliding_window", "a sliding window");
 }
 
-Result<void> translate_fields(const HfFields& fields, HfKeys& keys) {
-  LUNA_TRY(fields.need_text("hidden_act", "silu"));
-  // The field "sliding_window" stands in all of them, and counts where this one is true.
-  LUNA_TRY(const bool has_window, fields.flag_or("use_sliding_window", false));
-  if (has_window) LUNA_TRY(fields.refuse_window_below(keys.context_length));
-  return fields.refuse_partial_rotary();
-}
-
 /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size]
 void write_layer(LayerOps& ops, ViewId x) {
   const ViewId a = ops.norm(x, LayerWeight::attention_norm);  // [n, hidden_size]
@@ -48,12 +40,7 @@ void write_layer(LayerOps& ops, ViewId x) {
       ops.linear(a, LayerWeight::value, LayerWeight::value_bias);
   const ViewId mixed = ops.attend(q, k, v);  // [n, n_heads * head_dim]
   ops.add(x, ops.project(mixed, LayerWeight::attention_out));
-
-  const ViewId f = ops.norm(x, LayerWeight::ffn_norm);        // [n, hidden_size]
-  const ViewId gate = ops.linear(f, LayerWeight::gate);       // [n, ffn_size]
-  const ViewId up = ops.linear(f, LayerWeight::up);           // [n, ffn_size]
-  const ViewId inner = ops.act_mul(gate, up, LUNA_ACT_SILU);  // [n, ffn_size]
-  ops.add(x, ops.project(inner, LayerWeight::down));
+  write_silu_ffn(ops, x);
 }
 
 }  // namespace
@@ -65,7 +52,7 @@ const Architecture kQwen2 = {.name = "qwen2",
                              .hf_modules = {},
                              .why_no_tensor_split = "shares of biases are not built",
                              .read_keys = read_keys,
-                             .translate_fields = translate_fields,
+                             .translate_fields = translate_qwen_fields,
                              .write_layer = write_layer};
 
 }  // namespace luna::model

@@ -2,8 +2,8 @@
 // Source  Yang et al. 2025 (Qwen3 technical report), section 2; modeling_qwen3 of
 //         huggingface/transformers
 #include "core/model/architectures/all.hpp"
+#include "core/model/architectures/common_parts.hpp"
 #include "core/model/config_keys.hpp"
-#include "core/model/hf_fields.hpp"
 #include "core/model/layer_ops.hpp"
 
 #include <array>
@@ -28,29 +28,10 @@ Result<void> read_keys(const ConfigKeys& keys, ModelConfig& /*config*/) {
   return keys.refuse("attention.sliding_window", "a sliding window");
 }
 
-Result<void> translate_fields(const HfFields& fields, HfKeys& keys) {
-  LUNA_TRY(fields.need_text("hidden_act", "silu"));
-  LUNA_TRY(const bool has_window, fields.flag_or("use_sliding_window", false));
-  if (has_window) LUNA_TRY(fields.refuse_window_below(keys.context_length));
-  return fields.refuse_partial_rotary();
-}
-
 /// x += attention(norm(x)); x += ffn(norm(x)).   x: [n, hidden_size]
 void write_layer(LayerOps& ops, ViewId x) {
-  const ViewId a = ops.norm(x, LayerWeight::attention_norm);  // [n, hidden_size]
-  const ViewId q = ops.linear(a, LayerWeight::query);         // [n, n_heads * head_dim]
-  const ViewId k = ops.linear(a, LayerWeight::key);           // [n, n_kv_heads * head_dim]
-  const ViewId v = ops.linear(a, LayerWeight::value);         // [n, n_kv_heads * head_dim]
-  ops.norm_heads(q, LayerWeight::query_norm);
-  ops.norm_heads(k, LayerWeight::key_norm);
-  const ViewId mixed = ops.attend(q, k, v);  // [n, n_heads * head_dim]
-  ops.add(x, ops.project(mixed, LayerWeight::attention_out));
-
-  const ViewId f = ops.norm(x, LayerWeight::ffn_norm);        // [n, hidden_size]
-  const ViewId gate = ops.linear(f, LayerWeight::gate);       // [n, ffn_size]
-  const ViewId up = ops.linear(f, LayerWeight::up);           // [n, ffn_size]
-  const ViewId inner = ops.act_mul(gate, up, LUNA_ACT_SILU);  // [n, ffn_size]
-  ops.add(x, ops.project(inner, LayerWeight::down));
+  write_head_normed_attention(ops, x);
+  write_silu_ffn(ops, x);
 }
 
 }  // namespace
@@ -61,7 +42,7 @@ const Architecture kQwen3 = {.name = "qwen3",
                              .hf_families = kFamilies,
                              .hf_modules = {},
                              .read_keys = read_keys,
-                             .translate_fields = translate_fields,
+                             .translate_fields = translate_qwen_fields,
                              .write_layer = write_layer};
 
 }  // namespace luna::model
